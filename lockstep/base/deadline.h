@@ -14,7 +14,7 @@ class LOCKSTEP_EXPORT Deadline {
   using Clock = std::chrono::steady_clock;
 
   static Deadline never() { return Deadline(std::nullopt); }
-  /// Nobody has asked for one: never within a process, the strategy's time limit between workers.
+  /// No time limit was given: waits forever within a process, between workers until the strategy's limit.
   static Deadline by_default() {
     Deadline unset = never();
     unset.is_default_ = true;

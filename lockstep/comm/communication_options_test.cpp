@@ -65,7 +65,7 @@ TEST(CommunicationOptions, OfACallStandAboveThoseOfTheStrategy) {
 TEST(CommunicationOptions, WithoutATimeoutWaitForEver) {
   EXPECT_TRUE(deadline_of({}).is_never());
   EXPECT_TRUE(deadline_of({.timeout_seconds = 0}).is_never());
-  // Which workers replace by their strategy's limit: only what nobody has asked for.
+  // Between workers, the strategy's limit applies only where none was given.
   EXPECT_TRUE(deadline_of({}).is_default());
   EXPECT_FALSE(deadline_of({.timeout_seconds = 0}).is_default());
   EXPECT_FALSE(deadline_of({.timeout_seconds = 60}).is_default());

@@ -248,7 +248,7 @@ void require_same(WorkerGroup& group, const Description& mine, std::string_view 
   const auto said = all_gather_texts(group, mine.lines, lockstep::str(call, ", what differs"), deadline);
   const auto text = disagreement(mine.what, said, workers_text, mine.help);
   if (!text) return;
-  // What is thrown may end the job, so nobody throws before all know why. Who is last to leave may see the job's end here.
+  // Throwing may end the job, so every worker first learns what differs. The last one here may find the job ended already.
   try {
     group.barrier(lockstep::str(call, ", all know what differs"), deadline);
   } catch (const Error&) {

@@ -92,7 +92,7 @@ std::string Chief::missing_at(const std::string& barrier) const {
   return list_of(names, 4);
 }
 
-// It waits for nothing any more, and nobody waits for it.
+// Drops the waits of a member that is gone, and fails the barriers at which others wait for it.
 void Chief::end_waits_without(const Seat& gone) {
   const std::string how = gone.presence == Presence::Left ? " has left the job" : " is lost";
   std::erase_if(waiting_, [&](const Waiter& waiter) {
