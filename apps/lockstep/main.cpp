@@ -10,6 +10,7 @@
 #include "apps/lockstep/plan.h"
 #include "apps/lockstep/run.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/version.h"
 
 namespace {
@@ -27,25 +28,27 @@ constexpr const char* kRunFooter =
     "\nExit codes: that of the worker that failed (1 error, 2 usage, 3 a peer was lost, 4 data, 5 checkpoint), 1 if it\n"
     "crashed, 3 if it was killed, 143 after SIGTERM or SIGHUP, 130 after Ctrl-C.";
 
-// CLI11's own ranges let NaN pass, and print a bound that is none with all its digits.
-const CLI::Validator kNotNegative(
-    [](std::string& text) {
-      double number = -1;
-      const bool fits = CLI::detail::lexical_cast(text, number) && number >= 0 && number <= 1e6;
-      return fits ? "" : "must be a number from 0 to 1000000, got '" + text + "'";
-    },
-    "");
+// CLI11's own ranges let NaN pass, and have other words in every version.
+CLI::Validator within(int least, int most) {
+  const auto check = [least, most](std::string& text) {
+    double number = -1;
+    const bool fits = CLI::detail::lexical_cast(text, number) && number >= least && number <= most;
+    return fits ? "" : lockstep::str("must be a number from ", least, " to ", most, ", got '", text, "'");
+  };
+  return {check, ""};
+}
+const CLI::Validator kNotNegative = within(0, 1'000'000);
 
 CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
   auto* run = cli.add_subcommand("run", kRunHelp)->footer(kRunFooter)->prefix_command();
-  run->add_option("-n,--workers", request.workers, "Workers on this machine")->check(CLI::Range(1, 4096));
+  run->add_option("-n,--workers", request.workers, "Workers on this machine")->check(within(1, 4096));
   run->add_flag("--evaluator", request.evaluator,
                 "With -n: also start the program as the evaluator. Once all workers have ended well it has --grace "
                 "seconds to end, and is stopped then; if it fails, the job fails");
   run->add_option("-H,--hosts", request.hosts, "Machines and workers on each: host:slots,host:slots");
   run->add_option("--hostfile", request.hostfile, "The same as a file, one 'host:slots' or 'host slots=2' per line");
   run->add_flag("--ssh", request.ssh, "Start the workers on the hosts through ssh, in this folder there");
-  run->add_option("--port", request.port, "First port on each host (default 2222)")->check(CLI::Range(1, 65535));
+  run->add_option("--port", request.port, "First port on each host (default 2222)")->check(within(1, 65535));
   run->add_option("--restarts", request.restart.restarts, "Start all workers again up to K times after a failure")
       ->check(kNotNegative);
   run->add_option("--log-dir", request.watch.log_dir, "Also write each worker's output to a file in this folder");
