@@ -92,7 +92,7 @@ int main(int, char** arguments) {
   options.replicas = std::atoi(arguments[4]);
   options.store = engine::folder_store(arguments[5]);
   options.library = arguments[6];
-  options.ring = scenario == "digest";
+  options.ring = scenario == "digest beside the ring";
   options.connect = Deadline::after(std::chrono::seconds(60));
   options.call_seconds = 60;
 #ifdef LOCKSTEP_SANITIZED
@@ -101,8 +101,8 @@ int main(int, char** arguments) {
   std::string result;
   try {
     Engine engine(options);
-    result = scenario == "digest" ? digest_of_sums(engine, options.rank, options.replicas)
-                                  : reduce_until_error(engine, options.store, options.rank);
+    result = scenario == "reduce" ? reduce_until_error(engine, options.store, options.rank)
+                                  : digest_of_sums(engine, options.rank, options.replicas);
   } catch (const Error& error) {
     result = error.what();
   }
