@@ -64,6 +64,13 @@ Element own_copy(Element element) {
   return element;
 }
 
+Element moved_to(Element element, at::Device device) {
+  for (Component& component : element.components) {
+    if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = tensor->to(device);
+  }
+  return element;
+}
+
 void append(Element& element, Element&& more) {
   element.skeleton = joined(element.skeleton, more.skeleton);
   for (Component& component : more.components) element.components.push_back(std::move(component));

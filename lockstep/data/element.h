@@ -86,6 +86,8 @@ struct LOCKSTEP_EXPORT Element {
 
 /// The same values in memory of their own and outside of any graph, for an element that is handed out more than once.
 LOCKSTEP_EXPORT Element own_copy(Element element);
+/// The same values, tensors on this device.
+LOCKSTEP_EXPORT Element moved_to(Element element, at::Device device);
 /// Adds the components of `more` to those of `element`, as `zip` and `enumerate` do.
 LOCKSTEP_EXPORT void append(Element& element, Element&& more);
 /// The marks of `a` followed by those of `b`; null if there are none.

@@ -148,7 +148,7 @@ class LOCKSTEP_EXPORT Strategy {
   template <class T>
   auto gather(const T& value, std::int64_t axis, const std::source_location& where = std::source_location::current());
 
-  /// A PerReplica of what `f(ValueContext)` returns for each local replica.
+  /// A PerReplica of what `f(ValueContext)` returns for each local replica, its tensors on the replica's device.
   template <class F>
   auto values_from_function(F&& f);
 
@@ -245,8 +245,9 @@ class LOCKSTEP_EXPORT Strategy {
   auto distribute_from_function(F&& make, const InputOptions& options);
 
   /// A batch that you have, such as one from a `torch::data` DataLoader, cut along its first dimension into one part
-  /// per local replica: ceil(rows / replicas) rows each, the last ones short or empty. Parts are views of the batch where
-  /// its rows are contiguous, detached from any graph. Include <lockstep/data/distribute/distributed_dataset.h>.
+  /// per local replica, on its device: ceil(rows / replicas) rows each, the last ones short or empty. Parts are detached from
+  /// any graph, and views of a batch that is on their device and whose rows are contiguous. Include
+  /// <lockstep/data/distribute/distributed_dataset.h>.
   ///
   ///     for (auto& batch : *loader) strategy.run(train_step, strategy.split(batch));
   template <class T>

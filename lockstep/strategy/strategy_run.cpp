@@ -104,6 +104,10 @@ void detail::require_placed(const char* operation, std::size_t argument, const P
   }
 }
 
+void detail::bring_to(at::Device device, at::Tensor& tensor) {
+  if (tensor.defined() && !tensor.is_meta()) tensor = tensor.to(device);
+}
+
 std::vector<int> detail::first_replicas(std::size_t count) {
   std::vector<int> replicas(count);
   std::iota(replicas.begin(), replicas.end(), 0);

@@ -52,6 +52,24 @@ TEST_P(RunTest, ArgumentsAreSplitAndResultsCollectedToAnyDepth) {
   }
 }
 
+TEST_P(RunTest, TensorsThatAFunctionMakesAreOnTheReplicasDevices) {
+  using Made = std::tuple<at::Tensor, std::vector<at::Tensor>, at::Tensor, at::Tensor, std::unique_ptr<int>>;
+  const at::Tensor meta = at::zeros({2}, at::kMeta);
+  const auto made = strategy.values_from_function([&](const ValueContext& its) {
+    std::vector<at::Tensor> more{at::zeros({3}, at::kCPU)};
+    return Made(at::zeros({2}, at::kCPU), std::move(more), at::Tensor(), meta,
+                std::make_unique<int>(its.replica_id_in_sync_group));
+  });
+  for (int k = 0; k < replicas; ++k) {
+    const auto& [tensor, more, none, without_memory, number] = made[static_cast<std::size_t>(k)];
+    EXPECT_EQ(tensor.device(), test_device());
+    EXPECT_EQ(more[0].device(), test_device());
+    EXPECT_FALSE(none.defined());
+    EXPECT_TRUE(without_memory.is_meta());
+    EXPECT_EQ(*number, k);
+  }
+}
+
 TEST_P(RunTest, EveryReplicaUsesTheThreadsOfItsStrategy) {
   const auto threads_in_replicas = [&] { return strategy.run([] { return at::get_num_threads(); }).values(); };
   const std::vector<int> wanted(static_cast<std::size_t>(replicas), strategy.intra_op_threads());

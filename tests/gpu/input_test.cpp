@@ -54,6 +54,19 @@ TEST_P(GpuInput, BatchesArriveWholeAndStayWhole) {
   }
 }
 
+TEST_P(GpuInput, PartsOfABatchOnTheHostArrive) {
+  const auto [replicas, buffer, on_other_stream] = GetParam();
+  std::optional<c10::cuda::CUDAStreamGuard> other;
+  if (on_other_stream) other.emplace(c10::cuda::getStreamFromPool());
+  MirroredStrategy strategy(on_gpu(replicas));
+  for (int step = 0; step < 20; ++step) {
+    const auto parts = strategy.split(at::arange(1000, at::kDouble).add(step));
+    const auto sums = strategy.run([](const at::Tensor& mine) { return slow_zeros({1}).add(mine.sum()); }, parts);
+    EXPECT_EQ(parts[0].device(), kGpu);
+    EXPECT_EQ(strategy.reduce(ReduceOp::Sum, sums).item<double>(), 499500.0 + 1000 * step);
+  }
+}
+
 /// Rows that a function of the pipeline makes on the GPU, on a thread that the caller's stream knows nothing of.
 TEST_P(GpuInput, RowsThatAPipelineMakesOnTheGpuAreAwaited) {
   const auto [replicas, buffer, on_other_stream] = GetParam();

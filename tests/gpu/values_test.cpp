@@ -37,6 +37,28 @@ class GpuValues : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Replicas, GpuValues, testing::Values(1, 2, 3, 4, 5, 7));
 
+TEST_P(GpuValues, WhatAFunctionMakesOnTheHostIsMovedToTheReplica) {
+  struct Rows {
+    at::Tensor x;
+    std::vector<at::Tensor> more;
+    at::Tensor none;
+    int id;
+  };
+  const auto made = strategy.values_from_function([](const ValueContext& its) {
+    const at::Tensor x = at::full({3}, its.replica_id_in_sync_group, at::kFloat);
+    return Rows{x, {x.add(1), x.add(2)}, {}, its.replica_id_in_sync_group};
+  });
+  const auto sums = strategy.run(
+      [](const Rows& mine) {
+        EXPECT_EQ(mine.x.device(), kGpu);
+        EXPECT_FALSE(mine.none.defined());
+        EXPECT_EQ(mine.id, get_replica_context().replica_id_in_sync_group());
+        return (mine.x + mine.more[0] + mine.more[1]).sum();
+      },
+      made);
+  EXPECT_EQ(strategy.reduce(ReduceOp::Sum, sums).item<float>(), 9.0F * replicas * (replicas - 1) / 2 + 9.0F * replicas);
+}
+
 /// The same all_reduce by this many CPU replicas.
 std::vector<at::Tensor> reduced_on_cpu(int replicas, ReduceOp op, const std::vector<at::Tensor>& values) {
   MirroredStrategy cpu(on_cpus(replicas));

@@ -139,7 +139,8 @@ std::vector<Element> split_batch(Strategy& strategy, const Element& batch) {
   row_count(batch, "split", kHelpForBatches);
   std::vector<Element> parts;
   for (int k = 0; k < strategy.num_local_replicas(); ++k)
-    parts.push_back(ceil_piece_of(batch, strategy.num_local_replicas(), k));
+    parts.push_back(
+        moved_to(ceil_piece_of(batch, strategy.num_local_replicas(), k), strategy.replica_context(k).device()));
   return parts;
 }
 

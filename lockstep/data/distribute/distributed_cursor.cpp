@@ -19,13 +19,6 @@ namespace {
 
 constexpr const char* kSteps = "distributed steps\n";
 
-Element moved_to(Element element, const at::Device& device) {
-  for (Component& component : element.components) {
-    if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = tensor->to(device);
-  }
-  return element;
-}
-
 /// Brings elements to the replicas' GPUs ahead of their use.
 class DeviceCopies {
  public:

@@ -36,6 +36,12 @@ TEST(Split, CutsABatchAsDistributeWould) {
   EXPECT_EQ(named[2].at("file"), Strings({"c"}));
 }
 
+TEST(Split, PutsEachPartOnItsReplicasDevice) {
+  const auto parts = strategy_of(3).split(at::arange(8, at::kCPU));
+  for (const at::Tensor& part : parts) EXPECT_EQ(part.device(), test_device());
+  EXPECT_EQ(rows(parts), (std::vector<Rows>{{0, 1, 2}, {3, 4, 5}, {6, 7}}));
+}
+
 TEST(Split, GivesRepeatedRowsMemoryOfTheirOwn) {
   const auto parts = strategy_of(2).split(at::zeros({1}).expand({4}));
   parts[0].add_(1);

@@ -24,6 +24,9 @@ namespace detail {
 /// Throws InvalidArgument for a value on other devices than those of all these local replicas.
 LOCKSTEP_EXPORT void require_placed(const char* operation, std::size_t argument, const Placement& placement,
                                     const std::vector<int>& replicas);
+/// Does nothing to an undefined tensor or one without memory.
+LOCKSTEP_EXPORT void bring_to(at::Device device, at::Tensor& tensor);
+
 /// The numbers of so many local replicas.
 LOCKSTEP_EXPORT std::vector<int> first_replicas(std::size_t count);
 
@@ -245,7 +248,12 @@ auto Strategy::values_from_function(F&& f) {
   } else {
     using Result = std::decay_t<std::invoke_result_t<F&, const ValueContext&>>;
     const auto of = [&](std::size_t k) -> Result {
-      return f(ValueContext{replica_context(static_cast<int>(k)).replica_id_in_sync_group(), num_replicas_in_sync()});
+      const ReplicaContext& replica = replica_context(static_cast<int>(k));
+      Result made = f(ValueContext{replica.replica_id_in_sync_group(), num_replicas_in_sync()});
+      for_each_leaf(made, [&](auto& leaf) {
+        if constexpr (std::is_same_v<decltype(leaf), at::Tensor&>) detail::bring_to(replica.device(), leaf);
+      });
+      return made;
     };
     return as_one_of_all(PerReplica<Result>::generate(static_cast<std::size_t>(num_local_replicas()), of));
   }
