@@ -244,6 +244,11 @@ void Strategy::raise_failure(const local::ReplicaFailure& failure) {
     throw;
   } catch (c10::Error& e) {
     e.add_context(who);
+    const auto says = [&](const char* part) { return said.what.find(part) != std::string::npos; };
+    if (says("on the same device") || (says("Input type (") && says("weight type (")))
+      e.add_context(
+          in_words_here("help: move it to the replica's device: x.to(get_replica_context().device()); "
+                        "strategy.split(batch) gives each replica its rows there"));
     last_failure_->what = e.what_without_backtrace();
     throw;
   }

@@ -59,6 +59,17 @@ TEST_P(GpuValues, WhatAFunctionMakesOnTheHostIsMovedToTheReplica) {
   EXPECT_EQ(strategy.reduce(ReduceOp::Sum, sums).item<float>(), 9.0F * replicas * (replicas - 1) / 2 + 9.0F * replicas);
 }
 
+TEST_P(GpuValues, ATensorOnTheHostIsAnErrorThatNamesTheCall) {
+  const at::Tensor weight = at::ones({2, 2}, kGpu);
+  try {
+    strategy.run([&](const at::Tensor& x) { return x.matmul(weight); }, at::ones({2, 2}));
+    FAIL() << "nothing was thrown";
+  } catch (const c10::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("x.to(get_replica_context().device())"), std::string::npos)
+        << error.what_without_backtrace();
+  }
+}
+
 /// The same all_reduce by this many CPU replicas.
 std::vector<at::Tensor> reduced_on_cpu(int replicas, ReduceOp op, const std::vector<at::Tensor>& values) {
   MirroredStrategy cpu(on_cpus(replicas));
