@@ -53,10 +53,12 @@ TEST_P(GpuValues, WhatAFunctionMakesOnTheHostIsMovedToTheReplica) {
         EXPECT_EQ(mine.x.device(), kGpu);
         EXPECT_FALSE(mine.none.defined());
         EXPECT_EQ(mine.id, get_replica_context().replica_id_in_sync_group());
-        return (mine.x + mine.more[0] + mine.more[1]).sum();
+        return mine.x.add(mine.more[0]).add(mine.more[1]).sum();
       },
       made);
-  EXPECT_EQ(strategy.reduce(ReduceOp::Sum, sums).item<float>(), 9.0F * replicas * (replicas - 1) / 2 + 9.0F * replicas);
+  int expected = 0;
+  for (int k = 0; k < replicas; ++k) expected += 3 * (k + (k + 1) + (k + 2));
+  EXPECT_EQ(strategy.reduce(ReduceOp::Sum, sums).item<int>(), expected);
 }
 
 TEST_P(GpuValues, ATensorOnTheHostIsAnErrorThatNamesTheCall) {
