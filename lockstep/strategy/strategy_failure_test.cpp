@@ -87,6 +87,17 @@ TEST_P(FailedRunTest, AnErrorSaysOnWhichReplicaItHappened) {
   }
 }
 
+TEST_P(FailedRunTest, LibTorchsErrorsAboutDevicesNameTheCallThatMovesATensor) {
+  const auto thrown = [&](const char* text) {
+    return message_of<c10::Error>([&] { strategy.run([&] { TORCH_CHECK(false, text); }); });
+  };
+  constexpr const char* kHelp = "help: move it to the replica's device: x.to(get_replica_context().device())";
+  for (const char* text : {"Expected all tensors to be on the same device, but got mat1 is on cpu",
+                           "Input type (CPUFloatType) and weight type (CUDAFloatType) should be the same"})
+    EXPECT_TRUE(contains(thrown(text), kHelp)) << thrown(text);
+  EXPECT_FALSE(contains(thrown("wrong"), kHelp));
+}
+
 TEST_P(FailedRunTest, OfSeveralFailuresTheLowestReplicasIsThrown) {
   const LoggedLines quiet;
   Rendezvous everybody(replicas);
