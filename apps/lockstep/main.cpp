@@ -1,6 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
+#include <cstdlib>
 #include <iostream>
 #include <iterator>
 #include <string>
@@ -70,9 +70,7 @@ CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
 
 int explain(const std::string& text) {
   const auto begin = text.find_first_of("0123456789");  // of "L104", "104" or "error[L104]"
-  const auto digits = begin == text.npos ? std::string() : text.substr(begin);
-  int number = 0;
-  std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  const int number = begin == text.npos ? 0 : std::atoi(text.c_str() + begin);
   const auto paragraph = lockstep::explain(number);
   if (paragraph.empty())
     throw app::UsageError("no error has the number '" + text + "': write it as printed, such as L104");

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <iomanip>
 #include <regex>
@@ -92,10 +91,7 @@ std::vector<int> awaited_workers(const std::string& line) {
 int error_number(const std::vector<std::string>& tail) {
   const auto line = last_error(tail);
   if (line == tail.rend()) return 0;
-  const auto digits = line->find(kErrorMark) + kErrorMark.size();
-  int number = 0;
-  std::from_chars(line->data() + digits, line->data() + line->size(), number);
-  return number;
+  return atoi(line->c_str() + line->find(kErrorMark) + kErrorMark.size());
 }
 
 std::vector<std::string> telling_lines(const std::vector<std::string>& tail) {
