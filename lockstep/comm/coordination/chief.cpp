@@ -147,7 +147,7 @@ void Chief::announce(const std::string& missing_text) {
 wire::FromChief Chief::roster() const {
   wire::FromChief message;
   for (const Seat& seat : seats_) {
-    wire::Seat& line = *message.mutable_roster()->add_seats() = seat.last;
+    wire::Seat& line = *message.add_roster() = seat.last;
     line.set_presence(static_cast<int>(seat.presence));
   }
   return message;

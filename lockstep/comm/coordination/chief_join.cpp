@@ -80,15 +80,14 @@ void Chief::hello(Connection connection, Session& session, const wire::ToChief& 
 }
 
 void Chief::proof(Connection connection, Session& session, const wire::ToChief& message, Time now) {
-  const wire::Proof& proof = message.proof();
+  const wire::Greeting& proof = message.proof();
   const int member = session.hello.member();
   if (!message.has_proof()) return drop_stranger(connection, "no proof of the job key");
   const std::string expected =
       mac_of(key_, {"member", session.hello.nonce(), session.nonce, std::to_string(member), proof.details()});
   if (!same_bytes(proof.mac(), expected)) {
-    say_warning(
-        str("a process that claims to be ", to_string(seat_of(member)->member), " was refused: ",
-            session.hello.has_key() == key_.empty() ? "only one side has a job key" : "its job key is another one"));
+    say_warning(str("a process that claims to be ", to_string(seat_of(member)->member),
+                    " was refused: its job key is another one"));
     throw FailedPrecondition(errors::kJobKey, {.what = "this worker's job key is not the chief's",
                                                .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"});
   }

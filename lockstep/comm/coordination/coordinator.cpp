@@ -41,8 +41,8 @@ Coordinator::Coordinator(const JoinOptions& options, std::string key)
       key_(std::move(key)),
       self_(options_.members.at(static_cast<std::size_t>(options_.self))),
       chief_(options_.members.front()),
-      roster_(std::make_shared<wire::Roster>()),
-      heart_([this] { run_heart(); }) {}
+      roster_(std::make_shared<wire::FromChief>()),
+      heart_([this](const std::stop_token& over) { run_heart(over); }) {}
 
 Coordinator::~Coordinator() {
   try {
@@ -57,12 +57,6 @@ Coordinator::~Coordinator() {
     say_warning(error.what());
   }
   end_session();
-  {
-    const std::lock_guard lock(mutex_);
-    over_ = true;
-  }
-  changed_.notify_all();
-  heart_.join();
 }
 
 void Coordinator::require_joined() const {
@@ -128,12 +122,12 @@ void Coordinator::set_place(std::string_view place) {
 std::vector<MemberState> Coordinator::states() {
   Lock lock(mutex_);
   if (!failure_ && stage_ == Stage::Joined) {
-    if (const auto answer = exchange(lock, call_of(wire::Call::ROSTER), Deadline::never())) *roster_ = answer->roster();
+    if (const auto answer = exchange(lock, call_of(wire::Call::ROSTER), Deadline::never())) *roster_ = *answer;
   }
   if (!failure_ && stage_ != Stage::Joined) return {};
   std::vector<MemberState> states;
-  for (int id = 0; id < std::min(roster_->seats_size(), static_cast<int>(options_.members.size())); ++id) {
-    const wire::Seat& seat = roster_->seats(id);
+  for (int id = 0; id < std::min(roster_->roster_size(), static_cast<int>(options_.members.size())); ++id) {
+    const wire::Seat& seat = roster_->roster(id);
     const WorkerEntry& member = options_.members[static_cast<std::size_t>(id)];
     states.push_back({id, member, static_cast<Presence>(seat.presence()), seat.place()});
   }

@@ -25,7 +25,6 @@ namespace lockstep::wire {  // coordination.proto
 class Call;
 class FromChief;
 class Greeting;
-class Roster;
 class ToChief;
 }  // namespace lockstep::wire
 
@@ -135,7 +134,7 @@ class LOCKSTEP_EXPORT Coordinator {
   void post(Lock& lock, wire::ToChief message);
   void post_beat(Lock& lock);
   void end_session();
-  void run_heart();
+  void run_heart(const std::stop_token& over);
 
   // coordinator.cpp
   std::shared_ptr<const wire::FromChief> exchange(Lock& lock, wire::Call call, const Deadline& deadline);
@@ -148,28 +147,27 @@ class LOCKSTEP_EXPORT Coordinator {
   const WorkerEntry &self_, &chief_;
   const int exceptions_ = std::uncaught_exceptions();
   mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
+  mutable std::condition_variable_any changed_;
   std::shared_ptr<Server> server_;  // in the chief's process
   std::shared_ptr<Wire> wire_;
   Descriptor port_;
   Stage stage_ = Stage::Out;
   bool port_taken_ = false;
   bool leaving_ = false;
-  bool over_ = false;
   bool told_ = false;
   std::string nonce_;
   std::string token_;
   std::uint64_t generation_ = 0;  // stays once it has joined
   std::uint64_t next_request_ = 1;
   std::map<std::uint64_t, std::shared_ptr<const wire::FromChief>> answers_;  // null until it has come
-  std::shared_ptr<wire::Roster> roster_;
+  std::shared_ptr<wire::FromChief> roster_;
   std::string place_;
   std::string missing_;
   std::string why_ended_ = "no answer";
   Clock::time_point last_heard_ = {};
   std::optional<Error> failure_;
   std::vector<std::function<void(const Error&)>> callbacks_;
-  std::thread heart_;
+  std::jthread heart_;  // the last: it stops before the others go
 };
 
 }  // namespace lockstep::coordination

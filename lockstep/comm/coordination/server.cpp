@@ -45,16 +45,20 @@ class GrpcServer final : public Server,
     }
     const milliseconds tick =
         std::clamp<milliseconds>(options.heartbeat_interval / 10, milliseconds(5), milliseconds(50));
-    clock_ = std::thread([this, tick] { run_clock(tick); });
+    clock_ = std::jthread([this, tick](const std::stop_token& over) {
+      while (!over.stop_requested()) {
+        with_chief([](Chief& chief) { chief.tick(Clock::now()); });
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, over, tick, [] { return false; });
+      }
+    });
   }
 
   ~GrpcServer() override {
+    clock_ = {};  // stops and joins it
     with_chief([this](Chief&) {
-      over_ = true;
       for (const auto& [connection, stream] : streams_) close(connection);
     });
-    changed_.notify_all();
-    clock_.join();
     std::unique_lock lock(mutex_);
     const auto all_gone = [this] { return streams_.empty(); };
     changed_.wait_for(lock, milliseconds(300), all_gone);
@@ -147,25 +151,14 @@ class GrpcServer final : public Server,
     changed_.notify_all();
   }
 
-  void run_clock(milliseconds tick) {
-    for (;;) {
-      {
-        std::unique_lock lock(mutex_);
-        if (changed_.wait_for(lock, tick, [&] { return over_; })) return;
-      }
-      with_chief([](Chief& chief) { chief.tick(Clock::now()); });
-    }
-  }
-
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   Chief chief_;
-  bool over_ = false;
   std::uint64_t next_connection_ = 1;
   std::map<std::uint64_t, std::shared_ptr<Visit>> streams_;
   std::vector<std::shared_ptr<Visit>> touched_;
   std::unique_ptr<grpc::Server> server_;
-  std::thread clock_;
+  std::jthread clock_;
 };
 
 }  // namespace

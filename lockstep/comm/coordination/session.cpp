@@ -26,7 +26,6 @@ std::shared_ptr<Wire> Coordinator::introduce(const std::string& target, bool por
   message.mutable_hello()->set_protocol(kProtocol);
   message.mutable_hello()->set_member(options_.self);
   message.mutable_hello()->set_nonce(nonce_);
-  message.mutable_hello()->set_has_key(!key_.empty());
   lock.unlock();
   std::shared_ptr<Wire> wire = connect(target, chief_.address.host, options_.tls,
                                        {.received = [this](const wire::FromChief& from) { received(from); },
@@ -84,7 +83,7 @@ void Coordinator::challenged(const wire::Greeting& challenge, Lock& lock) {
   details.set_cluster(options_.cluster);
   details.set_machine(options_.machine);
   wire::ToChief answer;
-  wire::Proof& proof = *answer.mutable_proof();
+  wire::Greeting& proof = *answer.mutable_proof();
   proof.set_details(details.SerializeAsString());
   proof.set_mac(mac_of(key_, {"member", nonce_, challenge.nonce(), std::to_string(options_.self), proof.details()}));
   post(lock, std::move(answer));
@@ -103,11 +102,11 @@ void Coordinator::received(const wire::FromChief& message) {
     generation_ = message.generation();
     token_ = message.token();
     stage_ = Stage::Accepted;
-  } else if (message.has_roster()) {
-    *roster_ = message.roster();
+  } else if (message.roster_size() > 0) {
+    *roster_ = message;
     stage_ = Stage::Joined;
-  } else if (message.has_beat() && roster_->seats_size() > 0) {
-    roster_->mutable_seats(0)->set_place(message.beat());
+  } else if (message.has_beat() && roster_->roster_size() > 0) {
+    roster_->mutable_roster(0)->set_place(message.beat());
   } else if (message.has_fault() && !failure_) {
     failure_ = error_from(message.fault());
   } else if (message.has_notice()) {
@@ -146,15 +145,15 @@ void Coordinator::chief_is_gone(const std::string& how, const std::string& seen)
   if (failure_) return;
   failure_ = Unavailable(errors::kChiefGone,
                          {.what = str(to_string(chief_), ", the chief, ", how),
-                          .where = str(last_seen(roster_->seats(0)), "; seen by ", self_.name()),
+                          .where = str(last_seen(roster_->roster(0)), "; seen by ", self_.name()),
                           .seen = seen,
                           .help = str("look at ", chief_.name(), "'s log; if it still runs, at the network between")});
 }
 
-void Coordinator::run_heart() {
+void Coordinator::run_heart(const std::stop_token& over) {
   Lock lock(mutex_);
-  for (auto last = Clock::now(); !over_;) {
-    changed_.wait_until(lock, last + options_.heartbeat_interval, [&] { return over_ || (failure_ && !told_); });
+  for (auto last = Clock::now(); !over.stop_requested();) {
+    changed_.wait_until(lock, over, last + options_.heartbeat_interval, [&] { return failure_ && !told_; });
     const auto now = Clock::now();
     const auto gap = now - last;
     if (failure_ && !told_) {
