@@ -1,5 +1,4 @@
-#ifndef LOCKSTEP_COMM_ENGINE_ENGINE_ABI_H
-#define LOCKSTEP_COMM_ENGINE_ENGINE_ABI_H
+#pragma once
 
 /* The boundary to Gloo's ring, which is a plugin: LibTorch exports its own, different Gloo symbols, so that code which
    uses Gloo must be loaded apart from it (ring.h does that). Plain C: no exception, no C++ type and no memory to free
@@ -42,6 +41,4 @@ const lockstep_engine_api* lockstep_engine_entry(void);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -26,10 +26,6 @@ constexpr std::chrono::milliseconds kNewsWait(50);
 constexpr std::chrono::seconds kReportWait(1);
 constexpr std::chrono::seconds kSlowAfter(10);
 
-std::chrono::milliseconds milliseconds_of(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, 1e9) * 1000));
-}
-
 std::string place_of(const coordination::MemberState& state) {
   return str(to_string(state.member), " was ",
              state.place.empty() ? "in no call of run yet" : str("last heard of in ", state.place));
@@ -44,7 +40,7 @@ class ClusterWorkers final : public WorkerGroup {
       : WorkerGroup({options.cluster.id, options.cluster.num_workers(), options.replicas}),
         self_(to_string(options.cluster.self())),
         membership_(std::move(membership)) {
-    const Deadline limit = Deadline::after(milliseconds_of(options.join_seconds));
+    const Deadline limit = Deadline::after(std::chrono::duration<double>(options.join_seconds));
     // A job may make several strategies: the coordinator numbers the comparisons that have the same name.
     coordinator().require_same("strategy", options.facts, limit);
     engine_ = or_fail([&] {
@@ -189,7 +185,8 @@ Membership::Membership(const WorkerGroupOptions& options)
            .machine = options.machine,
            .incarnation = std::strtoull(environment_variable("LOCKSTEP_GENERATION").c_str(), nullptr, 10),
            .tls = options.tls,
-           .join_timeout = milliseconds_of(options.join_seconds)})) {}
+           .join_timeout =
+               std::chrono::milliseconds(static_cast<std::int64_t>(std::min(options.join_seconds, 1e9) * 1000))})) {}
 
 std::shared_ptr<WorkerGroup> Membership::add_strategy(const WorkerGroupOptions& options) {
   // A worker that does something else meanwhile does it with a strategy that all have.

@@ -66,7 +66,7 @@ void Channel::wait(std::uint64_t number, std::chrono::milliseconds patience, con
                           {.what = "wait was called with a ticket that is not of this engine or was waited for before",
                            .help = "wait once for each ticket of submit"});
   const std::shared_ptr<Job> job = found->second;
-  const auto is_done = [&] { return job->done; };
+  const auto is_done = [&] { return job->is_done(); };
   ++waiting_;
   if (on_late && !done_.wait_for(lock, patience, is_done)) {
     lock.unlock();
@@ -99,9 +99,19 @@ std::string Channel::log() const {
 void Channel::run() noexcept {
   try {
     while (const std::shared_ptr<Job> job = next_job()) {
-      carry_out(*job);
+      for (const auto& link : links_) check_closed(*link, job.get());
+      send_frames(*job);
+      await_frames(*job);
+      if (job->implementation == Implementation::Ring) {
+        reduce_by_ring(*job);
+      } else if (job->is_inline) {
+        finish_inline(*job);
+      } else {
+        move_data(*job);
+      }
+      ++sequence_;
       const std::lock_guard lock(mutex_);
-      job->end();
+      job->ended = Job::Clock::now();
       done_.notify_all();
     }
     say_goodbye();
@@ -132,20 +142,6 @@ std::shared_ptr<Job> Channel::next_job() {
     }
     step(nullptr, true);
   }
-}
-
-void Channel::carry_out(const Job& job) {
-  for (const auto& link : links_) check_closed(*link, &job);
-  send_frames(job);
-  await_frames(job);
-  if (job.implementation == Implementation::Ring) {
-    reduce_by_ring(job);
-  } else if (job.is_inline) {
-    finish_inline(job);
-  } else {
-    move_data(job);
-  }
-  ++sequence_;
 }
 
 // ---- how the workers agree on a collective, and small ones that travel within the frames
@@ -261,9 +257,9 @@ void Channel::reduce_by_ring(const Job& job) {
 void Channel::end_all_jobs(FunctionRef<Error(const Job&)> error_of) noexcept {
   const std::lock_guard lock(mutex_);
   for (const auto& [number, job] : jobs_) {
-    if (job->done) continue;
+    if (job->is_done()) continue;
     job->error = error_of(*job);
-    job->end();
+    job->ended = Job::Clock::now();
   }
   done_.notify_all();
 }

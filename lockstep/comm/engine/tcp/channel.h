@@ -58,7 +58,6 @@ class Channel final : private Inbox {
   void run() noexcept;
   std::shared_ptr<Job> next_job();
   std::vector<int> late() const;
-  void carry_out(const Job& job);
   void move_data(const Job& job);
   void reduce_by_ring(const Job& job);
   void end_all_jobs(FunctionRef<Error(const Job&)> error_of) noexcept;
@@ -70,7 +69,6 @@ class Channel final : private Inbox {
   void step(const Job* job, bool may_sleep);
   void check(const Job* job) const;
   void check_closed(const Link& link, const Job* job);
-  [[noreturn]] void throw_timeout(const Job& job) const;
   std::string place_of(const Job& job) const;
   void say_goodbye() noexcept;
   void report_failure() noexcept;

@@ -67,7 +67,15 @@ void Channel::check(const Job* job) const {
     throw Cancelled(errors::kPeerLost, {.what = "the data engine was destroyed while a collective was under way",
                                         .where = describe(job->fingerprint),
                                         .help = "wait for every ticket before the strategy ends"});
-  if (job->deadline.expired()) throw_timeout(*job);
+  if (!job->deadline.expired()) return;
+  const std::vector<int> ranks = flow_ ? flow_->awaited() : late();
+  const std::string who = workers_text(ranks);
+  throw DeadlineExceeded(errors::kTimeout,
+                         {.what = ranks.empty() ? str(describe(job->fingerprint), " took longer than its time limit")
+                                  : !flow_      ? who + " did not reach a collective in time"
+                                                : who + " did not send all data of a collective in time",
+                          .where = place_of(*job),
+                          .help = "look at what that worker was doing; raise timeout_seconds if it was only slow"});
 }
 
 std::string Channel::place_of(const Job& job) const {
@@ -88,17 +96,6 @@ void Channel::check_closed(const Link& link, const Job* job) {
                        .help = "let all workers make the same number of steps; look at that worker's log"});
   }
   if (link.closed()) failure_.lost(rank, str(link.close_reason(), "; collective ", sequence_, " of channel ", index_));
-}
-
-void Channel::throw_timeout(const Job& job) const {
-  const std::vector<int> ranks = flow_ ? flow_->awaited() : late();
-  const std::string who = workers_text(ranks);
-  throw DeadlineExceeded(errors::kTimeout,
-                         {.what = ranks.empty() ? str(describe(job.fingerprint), " took longer than its time limit")
-                                  : !flow_      ? who + " did not reach a collective in time"
-                                                : who + " did not send all data of a collective in time",
-                          .where = place_of(job),
-                          .help = "look at what that worker was doing; raise timeout_seconds if it was only slow"});
 }
 
 void* Channel::target(Link& from, const Message& message) {

@@ -80,7 +80,8 @@ std::string Job::log_line() const {
   const auto milliseconds = [](Clock::duration time) {
     return str(std::fixed, std::setprecision(3), std::chrono::duration<double, std::milli>(time).count(), " ms");
   };
-  const std::string state = done ? (error ? "failed after " : "took ") + milliseconds(ended - began) : "not finished";
+  const std::string state =
+      is_done() ? (error ? "failed after " : "took ") + milliseconds(ended - began) : "not finished";
   return str("#", fingerprint.sequence, " ", milliseconds(Clock::now() - began), " ago, ", state, ": ",
              describe(fingerprint));
 }

@@ -27,13 +27,12 @@ void refuse(int from, const Message& message) {
 }
 
 void Link::note_closed(std::string reason) {
-  closed_ = true;
   close_reason_ = std::move(reason);
   queue_.clear();
 }
 
 void Link::push() {
-  while (!queue_.empty() && !cannot_send_ && !closed_) {
+  while (!queue_.empty() && !cannot_send_ && !closed()) {
     Outgoing& first = queue_.front();
     std::array<iovec, 2> parts{};
     std::size_t count = 0;
@@ -78,9 +77,8 @@ bool Link::begin_message(Inbox& inbox) {
   if (waits_) return false;
   next_read_ = 0;
   body_left_ = incoming_.following();
-  in_body_ = body_left_ > 0;
   if (incoming_.address != 0 && !read_in_place()) return false;
-  if (!in_body_) inbox.arrived(*this, incoming_);
+  if (body_left_ == 0) inbox.arrived(*this, incoming_);
   return incoming_.address == 0;
 }
 
@@ -94,15 +92,15 @@ bool Link::read_in_place() {
 }
 
 void Link::pull(Inbox& inbox) {
-  while (!closed_) {
-    if (!in_body_ && next_read_ == sizeof(Message)) {
+  while (!closed()) {
+    if (body_left_ == 0 && next_read_ == sizeof(Message)) {
       if (!begin_message(inbox)) return;
       continue;
     }
     // The header of the next message is read along with the body of this one.
     std::array<iovec, 2> parts{};
     std::size_t count = 0;
-    if (in_body_) parts[count++] = {body_, body_left_};
+    if (body_left_ > 0) parts[count++] = {body_, body_left_};
     parts[count++] = {reinterpret_cast<char*>(&next_) + next_read_, sizeof(Message) - next_read_};
     const ssize_t got = ::readv(socket_.get(), parts.data(), static_cast<int>(count));
     if (got == 0) return note_closed("the connection was closed");
@@ -112,12 +110,11 @@ void Link::pull(Inbox& inbox) {
       return;
     }
     const auto all = static_cast<std::size_t>(got);
-    const std::size_t of_body = in_body_ ? std::min(all, body_left_) : 0;
+    const std::size_t of_body = std::min(all, body_left_);
     body_ += of_body;
     body_left_ -= of_body;
     next_read_ += all - of_body;
-    if (in_body_ && body_left_ == 0) {
-      in_body_ = false;
+    if (of_body > 0 && body_left_ == 0) {
       inbox.arrived(*this, incoming_);
       // A message without a body would not wake anybody who polls for more bytes.
       if (incoming_.bytes >= kLargeBody && (next_read_ < sizeof(Message) || next_.following() > 0)) return;

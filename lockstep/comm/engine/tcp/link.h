@@ -80,7 +80,7 @@ class Link {
   /// Adds a message; the body must stay as it is until the message has left the queue, or `until_taken`: then the other
   /// worker may read it in place.
   void send(Message message, const void* body, bool until_taken = false) {
-    if (closed_ || cannot_send_) return;
+    if (closed() || cannot_send_) return;
     if (until_taken && neighbour_ > 0) message.address = reinterpret_cast<std::uintptr_t>(body);
     queue_.push_back({message, body, 0});
   }
@@ -95,7 +95,7 @@ class Link {
 
   bool reads_in_place() const { return neighbour_ > 0; }
   bool waits() const { return waits_; }  ///< a message waits for room
-  bool closed() const { return closed_; }
+  bool closed() const { return !close_reason_.empty(); }
   const std::string& close_reason() const { return close_reason_; }
 
   /// Bytes that the other machine has not acknowledged yet.
@@ -121,9 +121,7 @@ class Link {
   Message incoming_{};         // whose body is being read
   std::byte* body_ = nullptr;  // where the rest of it goes
   std::size_t body_left_ = 0;
-  bool in_body_ = false;
   bool waits_ = false;
-  bool closed_ = false;
   bool cannot_send_ = false;
   std::string close_reason_;
 };
