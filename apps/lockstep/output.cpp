@@ -3,12 +3,12 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::app {
@@ -16,34 +16,21 @@ namespace lockstep::app {
 constexpr size_t kTailLines = 12;
 constexpr size_t kTailWidth = 400;
 
-std::string LineSplitter::take() {
-  tail_.push_back(rest_.substr(0, kTailWidth));
-  if (tail_.size() > kTailLines) tail_.pop_front();
-  return std::exchange(rest_, {});
-}
-
 std::vector<std::string> LineSplitter::feed(std::string_view bytes) {
   std::vector<std::string> lines;
   for (const char c : bytes) {
-    if (c == '\n' || rest_.size() == kLongest) lines.push_back(take());
+    if (c == '\n' || rest_.size() == kLongest) {
+      tail_.push_back(rest_.substr(0, kTailWidth));
+      if (tail_.size() > kTailLines) tail_.pop_front();
+      lines.push_back(std::exchange(rest_, {}));
+    }
     if (c != '\n') rest_ += c;
   }
   return lines;
 }
 
-std::vector<std::string> LineSplitter::finish() {
-  if (rest_.empty()) return {};
-  return {take()};
-}
-
-Console::Console() {
-  const char* no_colour = getenv("NO_COLOR");
-  for (int stream = 0; stream < kStreams; ++stream)
-    colour_[stream] = isatty(STDOUT_FILENO + stream) && !(no_colour && *no_colour);
-}
-
-std::string Console::prefix(int stream, int member, const std::string& label) const {
-  if (!colour_[stream]) return str("[", label, "] ");
+std::string Console::prefix(int stream, int member, const std::string& label) {
+  if (!isatty(STDOUT_FILENO + stream) || !environment_variable("NO_COLOR").empty()) return str("[", label, "] ");
   // Cyan, yellow, green, magenta, blue: red is left to errors.
   constexpr int kColours[] = {36, 33, 32, 35, 34};
   return str("\x1b[", kColours[member % 5], "m[", label, "]\x1b[0m ");

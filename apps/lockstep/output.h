@@ -13,14 +13,12 @@ class LineSplitter {
   /// The complete lines of `bytes` and what was left before, each without its newline. A line longer than `longest` is cut.
   std::vector<std::string> feed(std::string_view bytes);
   /// The last line, if it had no newline.
-  std::vector<std::string> finish();
+  std::vector<std::string> finish() { return feed(rest_.empty() ? "" : "\n"); }
   std::vector<std::string> tail() const { return {tail_.begin(), tail_.end()}; }
 
   static constexpr size_t kLongest = 64 * 1024;
 
  private:
-  std::string take();
-
   std::string rest_;
   std::deque<std::string> tail_;
 };
@@ -30,8 +28,6 @@ class LineSplitter {
 class Console {
  public:
   static constexpr int kStreams = 2;
-
-  Console();
 
   /// `stream` is 0 for standard output, 1 for standard error.
   void add(int stream, std::string text);
@@ -47,7 +43,7 @@ class Console {
   bool broken() const { return broken_; }
 
   /// "[worker 2] ", coloured on a terminal.
-  std::string prefix(int stream, int member, const std::string& label) const;
+  static std::string prefix(int stream, int member, const std::string& label);
 
  private:
   struct Piece {
@@ -57,7 +53,6 @@ class Console {
 
   std::deque<Piece> queue_;
   size_t waiting_bytes_ = 0;
-  bool colour_[kStreams];
   bool broken_ = false;
 };
 
