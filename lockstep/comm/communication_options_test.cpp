@@ -7,7 +7,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/sum_route.h"
+#include "lockstep/comm/worker_group.h"
 #include "tests/support/errors.h"
 #include "tests/support/logged_lines.h"
 

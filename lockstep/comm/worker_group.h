@@ -100,4 +100,16 @@ LOCKSTEP_EXPORT WorkerGroupMaker set_worker_group_maker(WorkerGroupMaker maker);
 /// Joins the other workers and returns when all have joined. Without Lockstep::cluster it throws an error that names it.
 LOCKSTEP_EXPORT std::shared_ptr<WorkerGroup> join_workers(const WorkerGroupOptions& options);
 
+/// What decides how sums travel between workers.
+struct CommunicationFacts {
+  Implementation asked = Implementation::Auto;
+  bool on_cpu = true;
+  bool by_nccl = false;  ///< gradients go from GPU to GPU
+  int workers = 1;
+  int on_this_host = 1;  ///< workers with the address of this one, itself included
+};
+
+/// The routes of sums of all sizes, in one line for people.
+LOCKSTEP_EXPORT std::string describe_routes(const CommunicationFacts& facts);
+
 }  // namespace lockstep

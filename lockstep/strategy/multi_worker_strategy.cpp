@@ -9,7 +9,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/vocabulary.h"
 #include "lockstep/comm/cluster/cluster_resolver.h"
-#include "lockstep/comm/sum_route.h"
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -133,26 +132,18 @@ std::uint64_t job_seed(const MultiWorkerOptions& options, WorkerGroup* workers) 
 }  // namespace
 
 struct MultiWorkerMirroredStrategy::Plan {
-  explicit Plan(MultiWorkerOptions given)
-      : options(std::move(given)),
-        cluster(describe_cluster(options.cluster_resolver
-                                     ? *options.cluster_resolver
-                                     : static_cast<const ClusterResolver&>(TFConfigClusterResolver()))),
-        devices(plan_devices(options, cluster)),
-        on_this_host(static_cast<int>(devices.size() * cluster.workers_on_this_host().size())),
-        threads(plan_intra_op_threads(options.intra_op_threads, on_this_host)),
-        workers(join(options, cluster, devices, threads)) {}
-
   MultiWorkerOptions options;
-  ClusterDescription cluster;
-  std::vector<DeviceName> devices;
-  int on_this_host;
-  int threads;
-  std::shared_ptr<WorkerGroup> workers;
+  ClusterDescription cluster =
+      describe_cluster(options.cluster_resolver ? *options.cluster_resolver
+                                                : static_cast<const ClusterResolver&>(TFConfigClusterResolver()));
+  std::vector<DeviceName> devices = plan_devices(options, cluster);
+  int on_this_host = static_cast<int>(devices.size() * cluster.workers_on_this_host().size());
+  int threads = plan_intra_op_threads(options.intra_op_threads, on_this_host);
+  std::shared_ptr<WorkerGroup> workers = join(options, cluster, devices, threads);
 };
 
 MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(MultiWorkerOptions options)
-    : MultiWorkerMirroredStrategy(std::make_unique<const Plan>(std::move(options))) {}
+    : MultiWorkerMirroredStrategy(std::unique_ptr<const Plan>(new Plan{std::move(options)})) {}
 
 MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<const Plan> plan)
     : Strategy({.devices = plan->devices,

@@ -21,6 +21,9 @@ constexpr std::string_view to_string(CollectiveKind kind) {
   return number < std::size(kNames) ? kNames[number] : "unknown";
 }
 
+/// Arrays of at most this size travel in one message.
+inline constexpr std::size_t kInlineBytes = 8 << 10;
+
 /// What one worker brings to a collective. All workers must describe it alike; anything that differs is an error on
 /// every worker before data is used. The arrays are the caller's; all else is its own.
 struct Collective {

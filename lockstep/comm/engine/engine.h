@@ -11,7 +11,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/export.h"
 #include "lockstep/comm/engine/collective.h"
-#include "lockstep/comm/sum_route.h"
 
 struct lockstep_engine_api;
 
