@@ -63,7 +63,6 @@ class Chief {
   };
 
   struct Waiter {
-    Connection connection = 0;
     std::uint64_t request = 0;
     int member = 0;
     Time since = {};

@@ -10,7 +10,7 @@ void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Tim
   // More than a year is as good as for ever, and cannot overflow.
   const bool is_for_ever = call.wait_ms() < 0 || call.wait_ms() > 366LL * 24 * 3600 * 1000;
   const Time until = is_for_ever ? Time::max() : now + std::chrono::milliseconds(call.wait_ms());
-  const Waiter waiter{seat.connection, request, seat.id, now, until, call};
+  const Waiter waiter{request, seat.id, now, until, call};
   switch (call.verb()) {
     case wire::Call::SET: return set(waiter);
     case wire::Call::GET:
@@ -124,7 +124,7 @@ void Chief::check_waits(Time now) {
     } else if (waiter.is_at_barrier() && now - waiter.since >= options_.slow_warning && warned_.insert(key).second) {
       const auto message =
           warning_of(str("barrier \"", key, "\" has waited for ", waited, "; missing: ", missing_at(key)));
-      for (const auto& [member, other] : meeting_at(key)) send(other->connection, message);
+      for (const auto& [member, other] : meeting_at(key)) send(seat_of(member)->connection, message);
     }
   }
   // Whoever gave up may come again; until then it has not arrived.
@@ -134,7 +134,7 @@ void Chief::check_waits(Time now) {
 
 void Chief::reply(const Waiter& waiter, wire::FromChief answer) {
   answer.set_request(waiter.request);
-  send(waiter.connection, std::move(answer));
+  send(seat_of(waiter.member)->connection, std::move(answer));
 }
 
 }  // namespace lockstep::coordination

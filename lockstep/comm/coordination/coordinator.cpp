@@ -37,12 +37,7 @@ void check_size(const std::string& what, std::size_t size, std::size_t most, con
 }  // namespace
 
 Coordinator::Coordinator(const JoinOptions& options, std::string key)
-    : options_(options),
-      key_(std::move(key)),
-      self_(options_.members.at(static_cast<std::size_t>(options_.self))),
-      chief_(options_.members.front()),
-      roster_(std::make_shared<wire::FromChief>()),
-      heart_([this](const std::stop_token& over) { run_heart(over); }) {}
+    : options_(options), key_(std::move(key)), roster_(std::make_shared<wire::FromChief>()) {}
 
 Coordinator::~Coordinator() {
   try {
@@ -159,10 +154,9 @@ std::optional<Error> Coordinator::wait_for_failure(Deadline deadline) const {
 }
 
 void Coordinator::on_failure(std::function<void(const Error&)> callback) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!told_) return callbacks_.push_back(std::move(callback));
-  }
+  Lock lock(mutex_);
+  if (!told_) return callbacks_.push_back(std::move(callback));
+  lock.unlock();
   callback(*failure());
 }
 

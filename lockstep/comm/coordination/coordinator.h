@@ -72,7 +72,7 @@ struct MemberState {
 class LOCKSTEP_EXPORT Coordinator {
  public:
   /// Returns when all members are here. While it waits it logs who is missing and why.
-  static std::unique_ptr<Coordinator> join(const JoinOptions& options);
+  static std::unique_ptr<Coordinator> join(JoinOptions options);
 
   /// Leaves, waiting at most `leave_timeout`; after a failure, or while an exception unwinds the stack, closes at once.
   ~Coordinator();
@@ -144,7 +144,8 @@ class LOCKSTEP_EXPORT Coordinator {
 
   const JoinOptions options_;
   const std::string key_;
-  const WorkerEntry &self_, &chief_;
+  const WorkerEntry& self_ = options_.members.at(static_cast<std::size_t>(options_.self));
+  const WorkerEntry& chief_ = options_.members.front();
   const int exceptions_ = std::uncaught_exceptions();
   mutable std::mutex mutex_;
   mutable std::condition_variable_any changed_;
@@ -167,7 +168,8 @@ class LOCKSTEP_EXPORT Coordinator {
   Clock::time_point last_heard_ = {};
   std::optional<Error> failure_;
   std::vector<std::function<void(const Error&)>> callbacks_;
-  std::jthread heart_;  // the last: it stops before the others go
+  // The last: it begins when the others are there, and stops before they go.
+  std::jthread heart_{[this](const std::stop_token& over) { run_heart(over); }};
 };
 
 }  // namespace lockstep::coordination

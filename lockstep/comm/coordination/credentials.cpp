@@ -113,12 +113,10 @@ bool same_bytes(std::string_view a, std::string_view b) {
 std::string read_pem(const std::string& path) { return read_file(str("the TLS file ", path), path, kMakeCertificates); }
 
 TlsFiles find_tls_files(const TlsFiles& given) {
-  TlsFiles files = given;
-  if (!given.any()) {
-    files = {.authority = environment_variable("LOCKSTEP_TLS_AUTHORITY"),
-             .certificate = environment_variable("LOCKSTEP_TLS_CERTIFICATE"),
-             .private_key = environment_variable("LOCKSTEP_TLS_KEY")};
-  }
+  const TlsFiles files = given.any() ? given
+                                     : TlsFiles{.authority = environment_variable("LOCKSTEP_TLS_AUTHORITY"),
+                                                .certificate = environment_variable("LOCKSTEP_TLS_CERTIFICATE"),
+                                                .private_key = environment_variable("LOCKSTEP_TLS_KEY")};
   if (!files.any()) return files;
   for (const auto& [what, path] : {std::pair{"authority", files.authority},
                                    {"certificate", files.certificate},

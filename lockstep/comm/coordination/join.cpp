@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 // earlier would be missing, too.
 constexpr milliseconds kChiefsWord{2000};
 
-std::unique_ptr<Coordinator> Coordinator::join(const JoinOptions& options) {
+std::unique_ptr<Coordinator> Coordinator::join(JoinOptions options) {
   const std::string key = find_job_key();
   const Address& address = options.members.front().address;
   if (key.empty() && !is_on_loopback(address)) {
@@ -30,9 +30,8 @@ std::unique_ptr<Coordinator> Coordinator::join(const JoinOptions& options) {
                               .help = "set LOCKSTEP_JOB_KEY_FILE to a file of mode 0600 with the same 32 bytes on all "
                                       "hosts; `lockstep run` makes one for you"});
   }
-  JoinOptions complete = options;
-  complete.tls = find_tls_files(options.tls);
-  std::unique_ptr<Coordinator> made(new Coordinator(complete, key));
+  options.tls = find_tls_files(options.tls);
+  std::unique_ptr<Coordinator> made(new Coordinator(options, key));
   made->find_chief_and_wait_for_all();
   return made;
 }

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "coordination.grpc.pb.h"
 #include "lockstep/base/error.h"
@@ -35,11 +36,10 @@ class GrpcServer final : public Server,
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);
     builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessage));
     builder.SetResourceQuota(grpc::ResourceQuota("coordination").Resize(256 << 20));
-    int port = 0;
-    builder.AddListeningPort(to_string(look_up(entry).front()), credentials(options.tls), &port);
+    builder.AddListeningPort(to_string(look_up(entry).front()), credentials(options.tls));
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port == 0) {
+    if (server_ == nullptr) {
       throw Unavailable(errors::kPortInUse, {.what = str("the service cannot listen on ", to_string(entry)),
                                              .help = "check the certificate files, and that the port is free"});
     }
@@ -69,21 +69,18 @@ class GrpcServer final : public Server,
   }
 
   void with_chief(FunctionRef<void(Chief&)> action) override {
-    std::vector<std::shared_ptr<Visit>> touched;
-    {
-      const std::lock_guard lock(mutex_);
-      action(chief_);
-      touched.swap(touched_);
-    }
+    std::unique_lock lock(mutex_);
+    action(chief_);
+    const auto touched = std::exchange(touched_, {});
+    lock.unlock();
     for (const auto& stream : touched) stream->write_queued();
   }
 
   void flush() override {
     for (const Deadline deadline = Deadline::after(milliseconds(100)); !deadline.expired();) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (std::all_of(streams_.begin(), streams_.end(), [](const auto& one) { return one.second->idle(); })) return;
-      }
+      std::unique_lock lock(mutex_);
+      if (std::ranges::all_of(streams_, [](const auto& one) { return one.second->idle(); })) return;
+      lock.unlock();
       std::this_thread::sleep_for(milliseconds(2));
     }
   }

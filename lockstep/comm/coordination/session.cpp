@@ -54,12 +54,10 @@ void Coordinator::post_beat(Lock& lock) {
 }
 
 void Coordinator::end_session() {
-  std::shared_ptr<Wire> wire;
-  {
-    const std::lock_guard lock(mutex_);
-    wire = std::move(wire_);
-    if (stage_ != Stage::Left) stage_ = Stage::Out;
-  }
+  Lock lock(mutex_);
+  const std::shared_ptr<Wire> wire = std::move(wire_);
+  if (stage_ != Stage::Left) stage_ = Stage::Out;
+  lock.unlock();
   changed_.notify_all();
   if (wire) wire->cut();
 }

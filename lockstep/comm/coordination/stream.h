@@ -97,12 +97,11 @@ class Stream : public Reactor {
 
   void OnWriteDone(bool ok) override {
     came_back(this);
-    {
-      const std::lock_guard lock(mutex_);
-      if (!ok) broken_ = true;  // which a read may have set meanwhile
-      writing_ = false;
-      queue_.pop_front();
-    }
+    std::unique_lock lock(mutex_);
+    if (!ok) broken_ = true;  // which a read may have set meanwhile
+    writing_ = false;
+    queue_.pop_front();
+    lock.unlock();
     write_queued();
   }
 

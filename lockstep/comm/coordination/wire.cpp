@@ -35,10 +35,9 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
   bool is_heard() const override { return channel_->GetState(false) == GRPC_CHANNEL_READY; }
 
   void cut() override {
-    {
-      const std::lock_guard lock(mutex_);  // which a callback holds as long as it runs
-      if (std::exchange(cut_, true)) return;
-    }
+    std::unique_lock lock(mutex_);  // which a callback holds as long as it runs
+    if (std::exchange(cut_, true)) return;
+    lock.unlock();
     context_.TryCancel();
     close();
     write_queued();
