@@ -12,9 +12,6 @@
 
 namespace lockstep::engine {
 
-FailureState::FailureState(int workers, int channels)
-    : channels_(channels), event_(make_event()), closed_(static_cast<std::size_t>(workers), 0) {}
-
 void FailureState::set(const Error& error) {
   const std::lock_guard lock(mutex_);
   if (error_) return;
@@ -36,13 +33,12 @@ void FailureState::throw_if_set() const {
 }
 
 void FailureState::lost(int rank, const std::string& seen) {
-  {
-    std::unique_lock lock(mutex_);
-    int& closed = closed_[static_cast<std::size_t>(rank)];
-    ++closed;
-    changed_.notify_all();
-    changed_.wait_for(lock, std::chrono::milliseconds(40), [&] { return error_ || closed == channels_; });
-  }
+  std::unique_lock lock(mutex_);
+  int& closed = closed_[static_cast<std::size_t>(rank)];
+  ++closed;
+  changed_.notify_all();
+  changed_.wait_for(lock, std::chrono::milliseconds(40), [&] { return error_ || closed == channels_; });
+  lock.unlock();
   set(Unavailable(errors::kPeerLost, {.what = str("worker ", rank, " stopped answering"),
                                       .seen = seen,
                                       .help = str("look at worker ", rank, "'s log for why it ended")}));

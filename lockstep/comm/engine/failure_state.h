@@ -12,10 +12,14 @@
 
 namespace lockstep::engine {
 
+/// For poll(): read and write as the system's eventfd does.
+Descriptor make_event();
+void signal_event(int event);
+
 /// Why an engine stopped. The first error wins; all channels of the engine end with it.
 class FailureState {
  public:
-  FailureState(int workers, int channels);
+  FailureState(int workers, int channels) : channels_(channels), closed_(static_cast<std::size_t>(workers)) {}
 
   bool is_set() const { return is_set_.load(std::memory_order_acquire); }
   void set(const Error& error);
@@ -31,17 +35,13 @@ class FailureState {
 
  private:
   const int channels_;
-  const Descriptor event_;
+  const Descriptor event_ = make_event();
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> is_set_ = false;
   std::optional<Error> error_;
   std::vector<int> closed_;  // channels, by worker
 };
-
-/// For poll(): read and write as the system's eventfd does.
-Descriptor make_event();
-void signal_event(int event);
 
 /// The current exception, for use in `catch (...)`.
 Error current_error();

@@ -14,13 +14,7 @@ namespace lockstep::engine {
 
 Channel::Channel(const Settings& settings, int index, FailureState& failure, std::vector<Connection> connections,
                  std::unique_ptr<Ring> ring)
-    : settings_(settings),
-      index_(index),
-      failure_(failure),
-      ring_(std::move(ring)),
-      left_after_(connections.size(), kStays),
-      reached_(connections.size()),
-      event_(make_event()) {
+    : settings_(settings), index_(index), failure_(failure), ring_(std::move(ring)) {
   const std::size_t words = (sizeof(Fingerprint) + settings_.inline_bytes + 7) / 8;
   for (auto& frames : frames_) frames.assign(connections.size(), {std::vector<std::uint64_t>(words)});
   for (std::size_t rank = 0; rank < connections.size(); ++rank)
@@ -46,14 +40,12 @@ void Channel::stop() {
 }
 
 std::uint64_t Channel::submit(const Collective& collective, Deadline limit) {
-  std::uint64_t number = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    auto job = std::make_shared<Job>(collective, settings_, submitted_, limit);
-    if (failure_.is_set()) throw_error(failure_.get(describe(job->fingerprint)));
-    jobs_.emplace(submitted_, std::move(job));
-    number = submitted_++;
-  }
+  std::unique_lock lock(mutex_);
+  auto job = std::make_shared<Job>(collective, settings_, submitted_, limit);
+  if (failure_.is_set()) throw_error(failure_.get(describe(job->fingerprint)));
+  jobs_.emplace(submitted_, std::move(job));
+  const std::uint64_t number = submitted_++;
+  lock.unlock();
   signal_event(event_.get());
   return number;
 }
@@ -131,15 +123,14 @@ std::shared_ptr<Job> Channel::next_job() {
   while (true) {
     failure_.throw_if_set();  // the others learn of it even if this engine is being destroyed
     if (stopping_) return nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      if (const auto found = jobs_.find(sequence_); found != jobs_.end()) {
-        found->second->began = Job::Clock::now();
-        begun_.push_back(found->second);
-        if (begun_.size() > kLogged) begun_.pop_front();
-        return found->second;
-      }
+    std::unique_lock lock(mutex_);
+    if (const auto found = jobs_.find(sequence_); found != jobs_.end()) {
+      found->second->began = Job::Clock::now();
+      begun_.push_back(found->second);
+      if (begun_.size() > kLogged) begun_.pop_front();
+      return found->second;
     }
+    lock.unlock();
     step(nullptr, true);
   }
 }

@@ -81,15 +81,17 @@ class Channel final : private Inbox {
   // Of the thread alone.
   std::vector<std::unique_ptr<Link>> links_;  // of the other workers, in order of ranks
   std::vector<pollfd> polled_;
-  std::uint64_t sequence_ = 0;             // of the collective that runs or comes next
-  std::vector<Frame> frames_[2];           // of this collective and the next one, by rank
-  std::vector<std::uint64_t> left_after_;  // collectives that a worker made before it left
-  std::map<int, std::string> notices_;     // errors of other workers, as they come
+  std::uint64_t sequence_ = 0;    // of the collective that runs or comes next
+  std::vector<Frame> frames_[2];  // of this collective and the next one, by rank
+  // Collectives that a worker made before it left.
+  std::vector<std::uint64_t> left_after_ = std::vector<std::uint64_t>(settings_.workers, kStays);
+  std::map<int, std::string> notices_;  // errors of other workers, as they come
   Scratch scratch_;
   std::optional<Flow> flow_;
 
-  std::vector<std::atomic<std::uint64_t>> reached_;  // by rank: collectives whose frames are here
-  const Descriptor event_;
+  // By rank: collectives whose frames are here.
+  std::vector<std::atomic<std::uint64_t>> reached_ = std::vector<std::atomic<std::uint64_t>>(settings_.workers);
+  const Descriptor event_ = make_event();
   std::atomic<bool> stopping_ = false;
   std::atomic<int> waiting_ = 0;  // callers in wait()
   mutable std::mutex mutex_;

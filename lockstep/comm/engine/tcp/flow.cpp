@@ -7,19 +7,11 @@
 
 namespace lockstep::engine {
 
-Flow::Flow(const Settings& settings, const Job& job, Scratch& scratch)
-    : settings_(settings),
-      plan_(settings.plan),
-      job_(job),
-      rank_(settings.rank),
-      element_bytes_(job.element_bytes()),
-      peers_(job.shards.size()),
-      arrivals_(kWindow, 0) {
+Flow::Flow(const Settings& settings, const Job& job, Scratch& scratch) : settings_(settings), job_(job) {
   std::size_t largest = 1;
   for (const Shard& shard : job_.shards) largest = std::max(largest, shard.size());
   chunk_elements_ = std::min(settings.chunk_bytes / element_bytes_, largest);
   chunk_bytes_ = (chunk_elements_ * element_bytes_ + 63) / 64 * 64;
-  if (job.kind == CollectiveKind::Broadcast) source_ = job.root;
   if (job.reduces()) {
     own_pieces_ = plan_.first_piece[rank_ + 1] - plan_.first_piece[rank_];
     sending_bytes_ = own_pieces_ == settings.replicas ? 0 : kSendSlots * job_.shards.size() * chunk_bytes_;

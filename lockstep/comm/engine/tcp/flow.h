@@ -86,22 +86,22 @@ class Flow {
   std::byte* slot(std::size_t chunk, int piece) const;
 
   const Settings& settings_;
-  const SumPlan& plan_;
   const Job& job_;
-  const int rank_;
-  const std::size_t element_bytes_;
+  const SumPlan& plan_ = settings_.plan;
+  const int rank_ = settings_.rank;
+  const std::size_t element_bytes_ = job_.element_bytes();
   std::size_t chunk_elements_;
   std::size_t chunk_bytes_;
   int own_pieces_ = 0;
-  int source_ = -1;                // the root of a broadcast
-  std::vector<Peer> peers_;        // by rank
-  std::byte* received_ = nullptr;  // kWindow chunks of every piece
-  std::byte* values_ = nullptr;    // one chunk of each step's sum
-  std::byte* sending_ = nullptr;   // kSendSlots chunks for each worker
+  const int source_ = job_.kind == CollectiveKind::Broadcast ? job_.root : -1;  // the root of a broadcast
+  std::vector<Peer> peers_ = std::vector<Peer>(job_.shards.size());             // by rank
+  std::byte* received_ = nullptr;                                               // kWindow chunks of every piece
+  std::byte* values_ = nullptr;                                                 // one chunk of each step's sum
+  std::byte* sending_ = nullptr;                                                // kSendSlots chunks for each worker
   std::size_t sending_bytes_ = 0;
   const std::byte* own_shard_ = nullptr;  // where the finished chunks of the own shard lie
   std::size_t ready_ = 0;                 // chunks of the own shard that are finished
-  std::vector<std::size_t> arrivals_;     // pieces of each chunk of the window
+  std::size_t arrivals_[kWindow] = {};    // pieces of each chunk of the window
 };
 
 }  // namespace lockstep::engine

@@ -54,7 +54,6 @@ void check(const Collective& collective, const Settings& settings) {
 }  // namespace
 
 Settings::Settings(const EngineOptions& options) : EngineOptions(options) {
-  plan = plan_sum(workers, replicas);
   const std::size_t share = kMostReceived / 4 / plan.pieces.size();
   chunk_bytes = std::min(chunk_bytes, std::max(kLeastChunk, share)) / 64 * 64;
 }

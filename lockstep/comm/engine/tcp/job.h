@@ -13,7 +13,7 @@ namespace lockstep::engine {
 struct Settings : EngineOptions {
   explicit Settings(const EngineOptions& options);
 
-  SumPlan plan;
+  SumPlan plan = plan_sum(workers, replicas);
 };
 
 /// A collective that was submitted.
