@@ -45,10 +45,7 @@ std::vector<WorkersOfOneMind<T>> group_by_what_they_say(const std::vector<T>& of
     if (same == groups.end()) same = groups.insert(same, {said, {}});
     same->workers.push_back(worker);
   }
-  std::ranges::sort(groups, [](const Group& a, const Group& b) {
-    if (a.workers.size() != b.workers.size()) return a.workers.size() > b.workers.size();
-    return a.workers[0] < b.workers[0];
-  });
+  std::ranges::stable_sort(groups, std::greater(), [](const Group& group) { return group.workers.size(); });
   return groups;
 }
 

@@ -100,8 +100,9 @@ struct PendingSums {
     return numbers;
   }
 
-  std::weak_ptr<WorkerGroup> group;            ///< once it is gone, nothing is under way
-  std::vector<std::int64_t> numbers, nothing;  ///< the sums take the place of what this worker brings
+  std::weak_ptr<WorkerGroup> group;   ///< once it is gone, nothing is under way
+  std::vector<std::int64_t> numbers;  ///< the sums take the place of what this worker brings
+  std::vector<std::int64_t> nothing = std::vector<std::int64_t>(numbers.size());
   std::string name;
   std::optional<WorkerGroup::Ticket> ticket;  ///< until it is awaited
 };
@@ -258,11 +259,8 @@ void require_same(WorkerGroup& group, const Description& mine, std::string_view 
 
 std::function<std::vector<std::int64_t>()> begin_sums(WorkerGroup& group, std::vector<std::int64_t> mine,
                                                       std::string_view name, const Deadline& deadline) {
-  const auto pending = std::make_shared<PendingSums>();
-  pending->group = group.weak_from_this();
-  pending->numbers = std::move(mine);
-  pending->nothing.resize(pending->numbers.size());
-  pending->name = begin_call(name);
+  const std::shared_ptr<PendingSums> pending(
+      new PendingSums{.group = group.weak_from_this(), .numbers = std::move(mine), .name = begin_call(name)});
   // Which of the local replicas brings the numbers does not matter.
   std::vector<const void*> inputs(static_cast<std::size_t>(group.replicas()), pending->nothing.data());
   inputs[0] = pending->numbers.data();

@@ -99,12 +99,12 @@ void WorkerReducer::make_plan() {
   const auto bytes = static_cast<std::size_t>(options_.bytes_per_pack);
   buckets_ = plan_buckets(parameters, chiefs_order, bytes > 0 ? bytes : kBucketBytes);
   bucket_of_.assign(kinds_.size(), -1);
-  place_of_.assign(kinds_.size(), -1);
+  begin_of_.assign(kinds_.size(), 0);
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (std::size_t i = 0; i < buckets_[b].parameters.size(); ++i) {
       const auto p = static_cast<std::size_t>(buckets_[b].parameters[i]);
       bucket_of_[p] = static_cast<int>(b);
-      place_of_[p] = static_cast<int>(i);
+      begin_of_[p] = static_cast<std::int64_t>(buckets_[b].begins[i]);
     }
     const at::Tensor& like = module_.parameters()[static_cast<std::size_t>(buckets_[b].parameters[0])].leaves[0];
     Journey& journey = journeys_.emplace_back();

@@ -19,21 +19,9 @@ WorkerReducer::WorkerReducer(WorkerGroup& group, const ModuleCore& module, const
                              const Replicas& replicas, const CommunicationOptions& options, std::string name)
     : GradientReducer(module, group_of, replicas),
       group_(group),
-      alive_group_(group.weak_from_this()),
-      gpus_(group.gpu_workers()),
       options_(options),
       name_(std::move(name)),
-      on_gpu_(std::ranges::any_of(module.copies().first, [&](std::size_t k) { return device_of(k).is_cuda(); })),
-      is_staged_(on_gpu_ && gpus_ == nullptr),
-      loads_(replicas.size()),
-      loose_(group_of.size()),
-      kinds_(group_of.size(), GradientKind::None),
-      outside_changes_(module, group_of) {
-  for (Load& load : loads_) {
-    load.hooks.resize(group_of.size());
-    load.has_arrived.assign(group_of.size(), false);
-  }
-}
+      on_gpu_(std::ranges::any_of(module.copies().first, [&](std::size_t k) { return device_of(k).is_cuda(); })) {}
 
 WorkerReducer::~WorkerReducer() {
   // A step that failed half-way has left buckets under way. They end with the job, and must not outlive their memory. This
@@ -52,10 +40,13 @@ WorkerReducer::~WorkerReducer() {
   }
 }
 
-/// On the replica's own thread, after its forward: LibTorch keeps the stream on which a node was made, and adds up gradients there.
-void WorkerReducer::add_hooks(std::size_t k) {
+void WorkerReducer::start(ReplicaPart& mine, ReduceOp op) {
+  const auto k = static_cast<std::size_t>(mine.index);
+  Load& load = loads_[k];
+  // On the replica's own thread, after its forward: LibTorch keeps the stream on which a node was made, and adds up
+  // gradients there.
   for (std::size_t p = 0; p < group_of_.size(); ++p) {
-    Hook& hook = loads_[k].hooks[p];
+    Hook& hook = load.hooks[p];
     const at::Tensor& leaf = module_.parameters()[p].leaves[k];
     if (group_of_[p] < 0 || hook.node || !leaf.requires_grad()) continue;
     hook.node = torch::autograd::impl::grad_accumulator(leaf);
@@ -65,11 +56,6 @@ void WorkerReducer::add_hooks(std::size_t k) {
           return outputs;
         }));
   }
-}
-
-void WorkerReducer::start(ReplicaPart& mine, ReduceOp op) {
-  add_hooks(static_cast<std::size_t>(mine.index));
-  Load& load = loads_[static_cast<std::size_t>(mine.index)];
   load.is_armed = true;
   load.op = op;
 }
@@ -90,24 +76,22 @@ void WorkerReducer::arrived(std::size_t k, std::size_t p) {
     return;
   }
   load.has_arrived[p] = true;
-  put(k, bucket, static_cast<std::size_t>(place_of_[p]), module_.parameters()[p].leaves[k].grad());
+  put(k, p, module_.parameters()[p].leaves[k].grad());
   if (--load.parts[bucket].missing == 0) bucket_is_loaded(k, bucket);
 }
 
-at::Tensor WorkerReducer::view_of(const at::Tensor& flat, std::size_t begin, std::size_t p) const {
+at::Tensor WorkerReducer::view_of(const at::Tensor& flat, std::size_t p) const {
   const at::Tensor& leaf = module_.parameters()[p].leaves[0];
-  const auto from = static_cast<std::int64_t>(begin);
-  if (leaf.is_non_overlapping_and_dense()) return flat.as_strided(leaf.sizes(), leaf.strides(), from);
-  return flat.narrow(0, from, leaf.numel()).view(leaf.sizes());
+  if (leaf.is_non_overlapping_and_dense()) return flat.as_strided(leaf.sizes(), leaf.strides(), begin_of_[p]);
+  return flat.narrow(0, begin_of_[p], leaf.numel()).view(leaf.sizes());
 }
 
-void WorkerReducer::put(std::size_t k, std::size_t b, std::size_t i, const at::Tensor& gradient) {
+void WorkerReducer::put(std::size_t k, std::size_t p, const at::Tensor& gradient) {
+  const auto b = static_cast<std::size_t>(bucket_of_[p]);
   Part& part = loads_[k].parts[b];
   Journey& journey = journeys_[b];
-  const Bucket& bucket = buckets_[b];
-  const auto p = static_cast<std::size_t>(bucket.parameters[i]);
   const bool is_dense = gradient.defined() && !gradient.is_sparse();
-  const bool is_alone = bucket.parameters.size() == 1 && is_dense && !is_staged_;
+  const bool is_alone = buckets_[b].parameters.size() == 1 && is_dense && !is_staged_;
   if (is_alone && gradient.strides() == module_.parameters()[p].leaves[k].strides() &&
       gradient.is_non_overlapping_and_dense()) {
     part.held = gradient;
@@ -119,7 +103,7 @@ void WorkerReducer::put(std::size_t k, std::size_t b, std::size_t i, const at::T
     part.flat = is_staged_ ? gpu::make_pinned(like.sizes(), like.scalar_type()).zero_()
                            : at::zeros_like(like, at::TensorOptions(device_of(k)));
   }
-  at::Tensor place = view_of(part.flat, bucket.begins[i], p);
+  at::Tensor place = view_of(part.flat, p);
   is_dense ? place.copy_(gradient, /*non_blocking=*/true) : place.zero_();
   journey.sum.inputs[k] = part.flat.const_data_ptr();
 }
@@ -178,9 +162,8 @@ void WorkerReducer::put_the_rest(std::size_t k) {
   Load& load = loads_[k];
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     if (load.parts[b].missing == 0) continue;
-    for (std::size_t i = 0; i < buckets_[b].parameters.size(); ++i) {
-      const auto p = static_cast<std::size_t>(buckets_[b].parameters[i]);
-      if (!std::exchange(load.has_arrived[p], true)) put(k, b, i, shown(k, p));
+    for (const int p : buckets_[b].parameters) {
+      if (!std::exchange(load.has_arrived[p], true)) put(k, p, shown(k, p));
     }
     load.parts[b].missing = 0;
     bucket_is_loaded(k, b);
@@ -242,8 +225,7 @@ void WorkerReducer::reset() {
 
 void WorkerReducer::put_again(std::size_t b) {
   for (std::size_t k = 0; k < loads_.size(); ++k) {
-    for (std::size_t i = 0; i < buckets_[b].parameters.size(); ++i)
-      put(k, b, i, shown(k, static_cast<std::size_t>(buckets_[b].parameters[i])));
+    for (const int p : buckets_[b].parameters) put(k, p, shown(k, p));
     mark_copies(k, b);
   }
 }
@@ -261,10 +243,7 @@ void WorkerReducer::reduce(ReplicaPart& mine, const ReduceRequest& request) {
     segment.parts.clear();
     if (kinds_[p] == GradientKind::None) continue;
     mine.owns_sparse |= kinds_[p] == GradientKind::Sparse;
-    const auto b = static_cast<std::size_t>(bucket_of_[p]);
-    segment.sum = loose_[p].defined()
-                      ? loose_[p]
-                      : view_of(journeys_[b].result, buckets_[b].begins[static_cast<std::size_t>(place_of_[p])], p);
+    segment.sum = loose_[p].defined() ? loose_[p] : view_of(journeys_[bucket_of_[p]].result, p);
     if (request.may_leave_to_update && leave_to_update(mine, segment)) continue;
     segment.sum = gpu::bring_here(segment.sum, device_of(mine));
     if (!request.find_not_finite || mine.not_finite.parameter >= 0 || is_finite(segment.values())) continue;

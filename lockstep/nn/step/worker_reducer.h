@@ -80,9 +80,8 @@ class WorkerReducer final : public GradientReducer {
     WorkerGroup::Ticket ticket = 0;
   };
 
-  void add_hooks(std::size_t k);
   void arrived(std::size_t k, std::size_t p);
-  void put(std::size_t k, std::size_t b, std::size_t i, const at::Tensor& gradient);
+  void put(std::size_t k, std::size_t p, const at::Tensor& gradient);
   void put_the_rest(std::size_t k);
   void bucket_is_loaded(std::size_t k, std::size_t b);
   void mark_copies(std::size_t k, std::size_t b);
@@ -100,34 +99,37 @@ class WorkerReducer final : public GradientReducer {
   void gather_sparse(std::size_t p);
   void reduce_loose(std::size_t p);
 
-  at::Tensor view_of(const at::Tensor& flat, std::size_t begin, std::size_t p) const;
+  at::Tensor view_of(const at::Tensor& flat, std::size_t p) const;
   /// The same on all replicas, as `agree` makes sure before a sum is used.
   ReduceOp op() const { return loads_[0].op; }
   bool leave_to_update(ReplicaPart& mine, OwnedSegment& segment) const;
 
-  WorkerGroup& group_;                      ///< inside of run, when the strategy is there
-  std::weak_ptr<WorkerGroup> alive_group_;  ///< once it is gone, nothing is under way
-  gpu::GpuWorkers* const gpus_;             ///< likewise; null: all goes through host memory
+  WorkerGroup& group_;                                                ///< inside of run, when the strategy is there
+  gpu::GpuWorkers* const gpus_ = group_.gpu_workers();                ///< likewise; null: all goes through host memory
+  std::weak_ptr<WorkerGroup> alive_group_ = group_.weak_from_this();  ///< once it is gone, nothing is under way
   CommunicationOptions options_;
   std::string name_;
-  bool on_gpu_;     ///< some replicas, or all
-  bool is_staged_;  ///< what is on a GPU goes through host memory
+  bool on_gpu_;                                   ///< some replicas, or all
+  bool is_staged_ = on_gpu_ && gpus_ == nullptr;  ///< what is on a GPU goes through host memory
 
   bool has_plan_ = false;
   std::vector<Bucket> buckets_;
-  std::vector<int> bucket_of_;  ///< per parameter; -1: in none
-  std::vector<int> place_of_;   ///< in its bucket
+  std::vector<int> bucket_of_;          ///< per parameter; -1: in none
+  std::vector<std::int64_t> begin_of_;  ///< in its bucket
 
-  std::vector<Load> loads_;
+  std::vector<Load> loads_ = std::vector<Load>(
+      replicas_.size(),
+      {.hooks = std::vector<Hook>(group_of_.size()), .has_arrived = std::vector<char>(group_of_.size(), false)});
   std::deque<Journey> journeys_;  ///< per bucket
   std::mutex mutex_;              ///< of what follows, while backward runs
   std::size_t next_ = 0;          ///< the bucket that goes out next
   std::size_t awaited_ = 0;       ///< those below it are back
   std::exception_ptr failure_;
 
-  std::vector<at::Tensor> loose_;  ///< per parameter: sums that are in no bucket
-  std::vector<GradientKind> kinds_;
-  OutsideChanges outside_changes_;
+  /// Per parameter: sums that are in no bucket.
+  std::vector<at::Tensor> loose_ = std::vector<at::Tensor>(group_of_.size());
+  std::vector<GradientKind> kinds_ = std::vector<GradientKind>(group_of_.size(), GradientKind::None);
+  OutsideChanges outside_changes_{module_, group_of_};
 };
 
 }  // namespace lockstep::detail
