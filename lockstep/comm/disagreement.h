@@ -45,7 +45,8 @@ std::vector<WorkersOfOneMind<T>> group_by_what_they_say(const std::vector<T>& of
     if (same == groups.end()) same = groups.insert(same, {said, {}});
     same->workers.push_back(worker);
   }
-  std::ranges::stable_sort(groups, std::greater(), [](const Group& group) { return group.workers.size(); });
+  std::ranges::sort(groups, {},
+                    [](const Group& group) { return std::pair(-std::ssize(group.workers), group.workers[0]); });
   return groups;
 }
 
