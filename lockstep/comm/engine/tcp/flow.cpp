@@ -19,11 +19,6 @@ Flow::Flow(const Settings& settings, const Job& job, Scratch& scratch) : setting
     values_ = received_ + kWindow * plan_.pieces.size() * chunk_bytes_;
     sending_ = values_ + plan_.steps.size() * chunk_bytes_;
   }
-  plan_peers();
-  prepare_own_shard();
-}
-
-void Flow::plan_peers() {
   const auto pieces_of = [&](int worker) -> std::size_t {
     if (job_.reduces()) return static_cast<std::size_t>(plan_.first_piece[worker + 1] - plan_.first_piece[worker]);
     return worker == source_ ? 1 : 0;
@@ -36,6 +31,7 @@ void Flow::plan_peers() {
                       .results = reads(rank_) ? chunks_of(worker) : 0,
                       .pieces_awaited = chunks_of(rank_) * pieces_of(worker)};
   }
+  prepare_own_shard();
 }
 
 // Where the finished chunks lie: in the input of those who need not wait for any, else in the output.

@@ -76,7 +76,6 @@ class Flow {
     bool has_sent_all() const { return results == 0 && pieces_awaited == 0; }
   };
 
-  void plan_peers();
   void prepare_own_shard();
   std::size_t chunks_of(int worker) const;
   std::size_t bytes_at(int worker, std::size_t chunk) const;

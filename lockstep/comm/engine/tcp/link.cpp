@@ -26,6 +26,11 @@ void refuse(int from, const Message& message) {
                   .help = "this is a bug in Lockstep, or the connection is disturbed: please report it"});
 }
 
+bool read_memory(pid_t process, std::uint64_t address, void* to, std::size_t bytes) {
+  const iovec here{to, bytes}, there{reinterpret_cast<void*>(address), bytes};
+  return ::process_vm_readv(process, &here, 1, &there, 1, 0) == static_cast<ssize_t>(bytes);
+}
+
 void Link::note_closed(std::string reason) {
   close_reason_ = std::move(reason);
   queue_.clear();
@@ -77,18 +82,15 @@ bool Link::begin_message(Inbox& inbox) {
   if (waits_) return false;
   next_read_ = 0;
   body_left_ = incoming_.following();
-  if (incoming_.address != 0 && !read_in_place()) return false;
+  if (incoming_.address != 0) {
+    if (neighbour_ == 0) refuse(rank_, incoming_);
+    if (!read_memory(neighbour_, incoming_.address, body_, incoming_.bytes)) {
+      note_closed("its memory cannot be read: " + system_text(errno));
+      return false;
+    }
+  }
   if (body_left_ == 0) inbox.arrived(*this, incoming_);
   return incoming_.address == 0;
-}
-
-bool Link::read_in_place() {
-  if (neighbour_ == 0) refuse(rank_, incoming_);
-  const iovec to{body_, incoming_.bytes};
-  const iovec from{reinterpret_cast<void*>(incoming_.address), incoming_.bytes};
-  if (::process_vm_readv(neighbour_, &to, 1, &from, 1, 0) == static_cast<ssize_t>(incoming_.bytes)) return true;
-  note_closed("its memory cannot be read: " + system_text(errno));
-  return false;
 }
 
 void Link::pull(Inbox& inbox) {

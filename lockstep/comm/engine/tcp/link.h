@@ -39,6 +39,9 @@ static_assert(sizeof(Message) == 24);
 /// Throws L112: the message is unexpected.
 [[noreturn]] void refuse(int from, const Message& message);
 
+/// Reads from another process of this machine; false with `errno` set if the system does not allow it.
+bool read_memory(pid_t process, std::uint64_t address, void* to, std::size_t bytes);
+
 /// A connection to another worker.
 struct Connection {
   Descriptor socket = {};
@@ -110,7 +113,6 @@ class Link {
 
   void note_closed(std::string reason);
   bool begin_message(Inbox& inbox);
-  bool read_in_place();
 
   Descriptor socket_;
   pid_t neighbour_;

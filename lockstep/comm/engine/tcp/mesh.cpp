@@ -4,7 +4,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,10 +104,7 @@ class Mesh {
     const auto host = [](const std::string& name) { return name.substr(0, name.rfind(':')); };
     if (!options_.in_place || host(own_name(socket)) != host(peer_name(socket))) return false;
     Token seen{};
-    const iovec to{seen.data(), seen.size()};
-    const iovec from{reinterpret_cast<void*>(hello.token_address), seen.size()};
-    return ::process_vm_readv(static_cast<pid_t>(hello.process), &to, 1, &from, 1, 0) ==
-               static_cast<ssize_t>(seen.size()) &&
+    return read_memory(static_cast<pid_t>(hello.process), hello.token_address, seen.data(), seen.size()) &&
            seen == card_of(hello.from).token;
   }
 
