@@ -156,6 +156,7 @@ class LOCKSTEP_EXPORT Coordinator {
   bool port_taken_ = false;
   bool leaving_ = false;
   bool told_ = false;
+  bool chief_has_proved_itself_ = false;  // that it knows the job key
   std::string nonce_;
   std::string token_;
   std::uint64_t generation_ = 0;  // stays once it has joined

@@ -20,6 +20,7 @@ std::shared_ptr<Wire> Coordinator::introduce(const std::string& target, bool por
   stage_ = Stage::Introduced;
   port_taken_ = port_taken;
   generation_ = 0;
+  chief_has_proved_itself_ = false;
   token_.clear();
   nonce_ = random_bytes(kNonceBytes);
   wire::ToChief message;
@@ -73,6 +74,7 @@ void Coordinator::challenged(const wire::Greeting& challenge, Lock& lock) {
          .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"});
     return;
   }
+  chief_has_proved_itself_ = true;
   wire::Details details;
   details.set_incarnation(options_.incarnation);
   details.mutable_seat()->set_host(host_name());
@@ -94,13 +96,13 @@ void Coordinator::received(const wire::FromChief& message) {
   if (message.request() != 0) {
     if (const auto found = answers_.find(message.request()); found != answers_.end())
       found->second = std::make_shared<const wire::FromChief>(message);
-  } else if (message.has_challenge()) {
+  } else if (message.has_challenge() && !failure_) {
     challenged(message.challenge(), lock);
-  } else if (message.has_token()) {
+  } else if (message.has_token() && chief_has_proved_itself_) {
     generation_ = message.generation();
     token_ = message.token();
     stage_ = Stage::Accepted;
-  } else if (message.roster_size() > 0) {
+  } else if (message.roster_size() > 0 && !token_.empty()) {
     *roster_ = message;
     stage_ = Stage::Joined;
   } else if (message.has_beat() && roster_->roster_size() > 0) {
