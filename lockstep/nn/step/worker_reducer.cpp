@@ -7,8 +7,10 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/comm/local/replica_team.h"
+#include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/values/const_data.h"
