@@ -245,7 +245,10 @@ void Strategy::raise_failure(const local::ReplicaFailure& failure) {
   } catch (c10::Error& e) {
     e.add_context(who);
     const auto says = [&](const char* part) { return said.what.find(part) != std::string::npos; };
-    if (says("on the same device") || (says("Input type (") && says("weight type (")))
+    // Types of a convolution may also differ in their numbers alone.
+    const bool are_apart = (says("Input type (CPU") && says("weight type (CUDA")) ||
+                           (says("Input type (CUDA") && says("weight type (CPU"));
+    if (says("on the same device") || are_apart)
       e.add_context(
           in_words_here("help: move it to the replica's device: x.to(get_replica_context().device()); "
                         "strategy.split(batch) gives each replica its rows there"));
