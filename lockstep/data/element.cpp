@@ -66,7 +66,8 @@ Element own_copy(Element element) {
 
 Element moved_to(Element element, at::Device device) {
   for (Component& component : element.components) {
-    if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = tensor->to(device);
+    auto* tensor = std::get_if<at::Tensor>(&component);
+    if (tensor && !tensor->is_meta()) *tensor = tensor->to(device);
   }
   return element;
 }

@@ -86,7 +86,7 @@ struct LOCKSTEP_EXPORT Element {
 
 /// The same values in memory of their own and outside of any graph, for an element that is handed out more than once.
 LOCKSTEP_EXPORT Element own_copy(Element element);
-/// The same values, tensors on this device.
+/// The same values, tensors on this device; those without memory stay so.
 LOCKSTEP_EXPORT Element moved_to(Element element, at::Device device);
 /// Adds the components of `more` to those of `element`, as `zip` and `enumerate` do.
 LOCKSTEP_EXPORT void append(Element& element, Element&& more);

@@ -40,6 +40,7 @@ TEST(Split, PutsEachPartOnItsReplicasDevice) {
   const auto parts = strategy_of(3).split(at::arange(8, at::kCPU));
   for (const at::Tensor& part : parts) EXPECT_EQ(part.device(), test_device());
   EXPECT_EQ(rows(parts), (std::vector<Rows>{{0, 1, 2}, {3, 4, 5}, {6, 7}}));
+  EXPECT_EQ(strategy_of(3).split(at::zeros({8, 2}, at::kMeta))[2].sizes(), at::IntArrayRef({2, 2}));
 }
 
 TEST(Split, GivesRepeatedRowsMemoryOfTheirOwn) {
