@@ -46,8 +46,10 @@ class Path {
   static std::string write_key(const void* key) {
     if constexpr (std::is_convertible_v<const Key&, std::string>)
       return str("['", *static_cast<const Key*>(key), "']");
-    else
+    else if constexpr (requires(std::ostream & out, const Key& k) { out << k; })
       return str('[', *static_cast<const Key*>(key), ']');
+    else
+      return "[...]";
   }
 
   const Path* parent_ = nullptr;

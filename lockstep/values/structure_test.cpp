@@ -167,6 +167,8 @@ TEST(Structure, MapsAreVisitedInTheOrderOfTheirKeys) {
   const std::map<int, int> numbered{{-2, 1}, {10, 2}, {9, 3}};
   EXPECT_EQ(paths_of(named), (Texts{"['a']", "['b']", "['c']"}));
   EXPECT_EQ(paths_of(numbered), (Texts{"[-2]", "[9]", "[10]"}));
+  enum class Side { Left, Right };  // which cannot be printed
+  EXPECT_EQ(paths_of(std::map<Side, int>{{Side::Left, 1}, {Side::Right, 2}}), (Texts{"[...]", "[...]"}));
 }
 
 TEST(Structure, EmptyStructuresHaveNoLeaves) {
