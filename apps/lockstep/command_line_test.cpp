@@ -249,6 +249,7 @@ TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {
       {{}, 2, "name a command"},
       {{"walk"}, 2, "name a command"},
       {{"explain", "L1"}, 2, "no error has the number 'L1'"},
+      {{"explain", "L4294967400"}, 2, "no error has the number 'L4294967400'"},
       {{"run"}, 2, "name the program to run"},
       {{"run", "./train"}, 2, "say where to run"},
       {{"run", "-n", "0", "./train"}, 2, "--workers: must be a number from 1 to 4096, got '0'"},

@@ -1,6 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
 #include <iostream>
 #include <iterator>
 #include <string>
@@ -70,7 +70,8 @@ CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
 
 int explain(const std::string& text) {
   const auto begin = text.find_first_of("0123456789");  // of "L104", "104" or "error[L104]"
-  const int number = begin == text.npos ? 0 : std::atoi(text.c_str() + begin);
+  int number = 0;
+  if (begin != text.npos) std::from_chars(text.data() + begin, text.data() + text.size(), number);
   const auto paragraph = lockstep::explain(number);
   if (paragraph.empty())
     throw app::UsageError("no error has the number '" + text + "': write it as printed, such as L104");

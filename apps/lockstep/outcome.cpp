@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <iomanip>
 #include <regex>
@@ -91,7 +92,10 @@ std::vector<int> awaited_workers(const std::string& line) {
 int error_number(const std::vector<std::string>& tail) {
   const auto line = last_error(tail);
   if (line == tail.rend()) return 0;
-  return atoi(line->c_str() + line->find(kErrorMark) + kErrorMark.size());
+  int number = 0;
+  const auto digits = line->find(kErrorMark) + kErrorMark.size();
+  std::from_chars(line->data() + digits, line->data() + line->size(), number);
+  return number;
 }
 
 std::vector<std::string> telling_lines(const std::vector<std::string>& tail) {
