@@ -41,10 +41,11 @@ std::shared_ptr<Wire> Coordinator::introduce(const std::string& target, bool por
 void Coordinator::post(Lock& lock, wire::ToChief message) {
   message.set_generation(generation_);
   message.set_token(token_);
-  const std::shared_ptr<Wire> wire = wire_;
+  std::shared_ptr<Wire> wire = wire_;
   if (!wire) return;
   lock.unlock();
   wire->send(message);
+  wire.reset();  // if the session has ended meanwhile, this waits for gRPC too
   lock.lock();
 }
 
