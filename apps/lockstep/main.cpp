@@ -41,7 +41,7 @@ const CLI::Validator kNotNegative = within(0, 1'000'000);
 
 CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
   auto* run = cli.add_subcommand("run", kRunHelp)->footer(kRunFooter)->prefix_command();
-  run->add_option("-n,--workers", request.workers, "Workers on this machine")->check(within(1, 4096));
+  run->add_option("-n,--workers", request.workers, "Workers on this machine, at most 4096")->check(within(1, 4096));
   run->add_flag("--evaluator", request.evaluator,
                 "With -n: also start the program as the evaluator. Once all workers have ended well it has --grace "
                 "seconds to end, and is stopped then; if it fails, the job fails");

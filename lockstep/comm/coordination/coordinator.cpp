@@ -52,6 +52,12 @@ Coordinator::~Coordinator() {
     say_warning(error.what());
   }
   end_session();
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+  heart_.join();
 }
 
 void Coordinator::require_joined() const {

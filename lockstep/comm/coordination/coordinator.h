@@ -134,7 +134,7 @@ class LOCKSTEP_EXPORT Coordinator {
   void post(Lock& lock, wire::ToChief message);
   void post_beat(Lock& lock);
   void end_session();
-  void run_heart(const std::stop_token& over);
+  void run_heart();
 
   // coordinator.cpp
   std::shared_ptr<const wire::FromChief> exchange(Lock& lock, wire::Call call, const Deadline& deadline);
@@ -148,13 +148,14 @@ class LOCKSTEP_EXPORT Coordinator {
   const WorkerEntry& chief_ = options_.members.front();
   const int exceptions_ = std::uncaught_exceptions();
   mutable std::mutex mutex_;
-  mutable std::condition_variable_any changed_;
+  mutable std::condition_variable changed_;
   std::shared_ptr<Server> server_;  // in the chief's process
   std::shared_ptr<Wire> wire_;
   Descriptor port_;
   Stage stage_ = Stage::Out;
   bool port_taken_ = false;
   bool leaving_ = false;
+  bool over_ = false;
   bool told_ = false;
   bool chief_has_proved_itself_ = false;  // that it knows the job key
   std::string nonce_;
@@ -169,8 +170,7 @@ class LOCKSTEP_EXPORT Coordinator {
   Clock::time_point last_heard_ = {};
   std::optional<Error> failure_;
   std::vector<std::function<void(const Error&)>> callbacks_;
-  // The last: it begins when the others are there, and stops before they go.
-  std::jthread heart_{[this](const std::stop_token& over) { run_heart(over); }};
+  std::thread heart_{[this] { run_heart(); }};  // the last: it begins when the others are there
 };
 
 }  // namespace lockstep::coordination

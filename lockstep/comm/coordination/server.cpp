@@ -45,20 +45,16 @@ class GrpcServer final : public Server,
     }
     const milliseconds tick =
         std::clamp<milliseconds>(options.heartbeat_interval / 10, milliseconds(5), milliseconds(50));
-    clock_ = std::jthread([this, tick](const std::stop_token& over) {
-      while (!over.stop_requested()) {
-        with_chief([](Chief& chief) { chief.tick(Clock::now()); });
-        std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, over, tick, [] { return false; });
-      }
-    });
+    clock_ = std::thread([this, tick] { run_clock(tick); });
   }
 
   ~GrpcServer() override {
-    clock_ = {};  // stops and joins it
     with_chief([this](Chief&) {
+      over_ = true;
       for (const auto& [connection, stream] : streams_) close(connection);
     });
+    changed_.notify_all();
+    clock_.join();
     std::unique_lock lock(mutex_);
     const auto all_gone = [this] { return streams_.empty(); };
     changed_.wait_for(lock, milliseconds(300), all_gone);
@@ -148,14 +144,24 @@ class GrpcServer final : public Server,
     changed_.notify_all();
   }
 
+  void run_clock(milliseconds tick) {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, tick, [&] { return over_; })) {
+      lock.unlock();
+      with_chief([](Chief& chief) { chief.tick(Clock::now()); });
+      lock.lock();
+    }
+  }
+
   std::mutex mutex_;
-  std::condition_variable_any changed_;
+  std::condition_variable changed_;
   Chief chief_;
+  bool over_ = false;
   std::uint64_t next_connection_ = 1;
   std::map<std::uint64_t, std::shared_ptr<Visit>> streams_;
   std::vector<std::shared_ptr<Visit>> touched_;
   std::unique_ptr<grpc::Server> server_;
-  std::jthread clock_;
+  std::thread clock_;
 };
 
 }  // namespace

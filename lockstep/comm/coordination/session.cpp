@@ -151,10 +151,10 @@ void Coordinator::chief_is_gone(const std::string& how, const std::string& seen)
                           .help = str("look at ", chief_.name(), "'s log; if it still runs, at the network between")});
 }
 
-void Coordinator::run_heart(const std::stop_token& over) {
+void Coordinator::run_heart() {
   Lock lock(mutex_);
-  for (auto last = Clock::now(); !over.stop_requested();) {
-    changed_.wait_until(lock, over, last + options_.heartbeat_interval, [&] { return failure_ && !told_; });
+  for (auto last = Clock::now(); !over_;) {
+    changed_.wait_until(lock, last + options_.heartbeat_interval, [&] { return over_ || (failure_ && !told_); });
     const auto now = Clock::now();
     const auto gap = now - last;
     if (failure_ && !told_) {
