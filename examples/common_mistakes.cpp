@@ -136,7 +136,7 @@ int main() {
   });
   net.eval();
 
-  mistake("a device that this build does not have",
-          [] { ls::MirroredStrategy on_gpu({.devices = std::vector<std::string>{"cuda:0"}}); });
+  mistake("a device that is not there",
+          [] { ls::MirroredStrategy on_gpu({.devices = std::vector<std::string>{"cuda:63"}}); });
   return unnoticed == 0 ? 0 : 1;
 }

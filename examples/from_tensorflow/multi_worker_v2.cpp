@@ -32,12 +32,12 @@ std::vector<float> with_v2() {
   const auto batches = strategy.experimental_distribute_dataset(dataset());
   std::vector<float> losses;
   for (int epoch = 0; epoch < 3; ++epoch) {
-    torch::Tensor total = torch::zeros({});
+    float total = 0;
     for (const auto& batch : batches) {
       const auto of_replicas = strategy.experimental_run_v2(step_of(model, optimizer), std::tuple{batch});
-      total += strategy.reduce(tf::ReduceOp::SUM, of_replicas, tf::None);
+      total += strategy.reduce(tf::ReduceOp::SUM, of_replicas, tf::None).item<float>();
     }
-    losses.push_back(total.item<float>());
+    losses.push_back(total);
   }
   return losses;
 }
@@ -49,10 +49,10 @@ std::vector<float> with_the_main_api() {
   const auto batches = strategy.distribute(dataset());
   std::vector<float> losses;
   for (int epoch = 0; epoch < 3; ++epoch) {
-    torch::Tensor total = torch::zeros({});
+    float total = 0;
     for (const auto& batch : batches)
-      total += strategy.reduce(ls::ReduceOp::Sum, strategy.run(step_of(model, optimizer), batch));
-    losses.push_back(total.item<float>());
+      total += strategy.reduce(ls::ReduceOp::Sum, strategy.run(step_of(model, optimizer), batch)).item<float>();
+    losses.push_back(total);
   }
   return losses;
 }
