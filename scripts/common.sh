@@ -24,6 +24,16 @@ find_clang() {
   done
 }
 
+# find_clang_tidy: the newest clang-tidy 16 or later; older ones cannot read std::source_location of g++ 12.
+find_clang_tidy() {
+  for candidate in clang-tidy-21 clang-tidy-20 clang-tidy-19 clang-tidy-18 clang-tidy-17 clang-tidy-16; do
+    if have "$candidate"; then
+      echo "$candidate"
+      return
+    fi
+  done
+}
+
 # phase NAME COMMAND...: runs the command and prints how long it took.
 phase() {
   phase_name=$1

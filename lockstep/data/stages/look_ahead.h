@@ -20,7 +20,11 @@ class LookAhead : public ElementIterator {
   std::int64_t look(std::int64_t count, std::int64_t begin, std::int64_t end) {
     before_ = input_->skip(begin);
     if (before_ < begin) return before_;
-    for (Place place; std::ssize(ahead_) < end - begin && place.read(*input_);) ahead_.push_back(std::move(place));
+    while (std::ssize(ahead_) < end - begin) {
+      Place place;
+      if (!place.read(*input_)) break;
+      ahead_.push_back(std::move(place));
+    }
     if (std::ssize(ahead_) < end - begin) return before_ + std::ssize(ahead_);
     behind_ = input_->skip(count - end);
     return end + behind_;
