@@ -52,22 +52,24 @@ Finding judge_peer(const std::string& entry, const Reach& reach) {
 }
 
 std::vector<Finding> judge_limits(const Limits& limits, int workers) {
-  // A connection to every other worker for data, one for coordination, files, and room for the program itself.
-  const auto files_needed = static_cast<std::uint64_t>(256 + 4 * workers);
+  // Two connections to every other worker for data, one for coordination, two for workers and strangers that have yet to prove
+  // the job key, files, and room for the program itself.
+  const auto files_needed = static_cast<std::uint64_t>(256 + 5 * workers);
   const bool enough_files = limits.open_files >= files_needed;
   const auto memory = std::min(limits.memory, limits.memory_limit.value_or(limits.memory));
   const bool is_limited = limits.memory_limit && *limits.memory_limit <= limits.memory;
-  return {warning_unless(enough_files,
-                         str(limits.open_files, " open files allowed",
-                             enough_files ? "" : str(", ", files_needed, " may be needed")),
-                         "run 'ulimit -n 65536'"),
-          warning_unless(memory >= 1'000'000'000,
-                         str(gigabytes(static_cast<double>(memory)), " of memory available",
-                             is_limited ? " (limit of the control group)" : ""),
-                         "end other programs, or use fewer workers on this machine"),
-          warning_unless(2 * limits.usable_cores > limits.all_cores,
-                         str(limits.usable_cores, " of ", counted(limits.all_cores, "core"), " usable"),
-                         "taskset, the batch system or a control group holds back the others")};
+  return {
+      warning_unless(enough_files,
+                     str(limits.open_files, " open files allowed",
+                         enough_files ? "" : str(", ", files_needed, " may be needed by ", counted(workers, "worker"))),
+                     "run 'ulimit -n 65536'"),
+      warning_unless(memory >= 1'000'000'000,
+                     str(gigabytes(static_cast<double>(memory)), " of memory available",
+                         is_limited ? " (limit of the control group)" : ""),
+                     "end other programs, or use fewer workers on this machine"),
+      warning_unless(2 * limits.usable_cores > limits.all_cores,
+                     str(limits.usable_cores, " of ", counted(limits.all_cores, "core"), " usable"),
+                     "taskset, the batch system or a control group holds back the others")};
 }
 
 Finding judge_torch(const std::string& folder, const std::string& version, const std::string& built_with) {

@@ -22,6 +22,8 @@ class Descriptor {
 
   explicit operator bool() const { return number_ >= 0; }
   int get() const { return number_; }
+  /// Gives up the descriptor without closing it.
+  int release() { return std::exchange(number_, -1); }
   /// The error number of the system, 0 if all went well or it was closed before.
   int close() { return number_ >= 0 && ::close(std::exchange(number_, -1)) != 0 ? errno : 0; }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -26,20 +27,6 @@ Descriptor socket_for(const SocketAddress& address) {
 std::string name_of(int socket, decltype(&::getsockname) end) {
   SocketAddress address;
   return end(socket, address.get(), &address.size) == 0 ? to_string(address) : "unknown";
-}
-
-Descriptor begin_to_connect(const SocketAddress& address) {
-  Descriptor made = socket_for(address);
-  if (::connect(made.get(), address.get(), address.size) == 0 || errno == EINPROGRESS) return made;
-  return {};
-}
-
-// Waits for the end and returns the error of the system: 0 if the other side answered, ETIMEDOUT if it did not.
-int connect_error(const Descriptor& socket, Deadline deadline) {
-  if (!is_ready(socket.get(), POLLOUT, deadline)) return ETIMEDOUT;
-  int error = 0;
-  socklen_t size = sizeof error;
-  return ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
 }
 
 // Calls move(offset), which is ::recv or ::send, until it has moved all bytes.
@@ -102,6 +89,12 @@ std::string to_string(const SocketAddress& address) {
   return address.bytes.ss_family == AF_INET6 ? str("[", host, "]:", port) : str(host, ":", port);
 }
 
+std::string host_of(const SocketAddress& address) {
+  char host[NI_MAXHOST];
+  return ::getnameinfo(address.get(), address.size, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0 ? host
+                                                                                                        : "unknown";
+}
+
 std::vector<SocketAddress> look_up(const Address& address) {
   addrinfo wanted{}, *found = nullptr;
   wanted.ai_socktype = SOCK_STREAM;
@@ -133,8 +126,38 @@ Descriptor listen_at(const Address& address) {
   return bound && ::listen(made.get(), 1024) == 0 ? std::move(made) : Descriptor();
 }
 
+Arrival accept_from(int listener) {
+  // Errors of a connection that ended while it waited, and of nothing else.
+  constexpr std::array kGone{ECONNABORTED, EINTR,        EPROTO,      ENETDOWN, ENOPROTOOPT, EHOSTDOWN,
+                             ENONET,       EHOSTUNREACH, ENETUNREACH, EPERM,    ETIMEDOUT};
+  Arrival arrival;
+  do {
+    arrival.from.size = sizeof arrival.from.bytes;
+    arrival.socket =
+        Descriptor(::accept4(listener, arrival.from.get(), &arrival.from.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  } while (!arrival.socket && std::ranges::count(kGone, errno) != 0);
+  arrival.no_room = !arrival.socket && errno != EAGAIN;
+  return arrival;
+}
+
 std::string own_name(int socket) { return name_of(socket, ::getsockname); }
 std::string peer_name(int socket) { return name_of(socket, ::getpeername); }
+
+Descriptor begin_to_connect(const SocketAddress& address) {
+  Descriptor made = socket_for(address);
+  if (::connect(made.get(), address.get(), address.size) == 0 || errno == EINPROGRESS) return made;
+  const int error = errno;
+  made.close();
+  errno = error;
+  return made;
+}
+
+int connect_error(const Descriptor& socket, Deadline deadline) {
+  if (!is_ready(socket.get(), POLLOUT, deadline)) return ETIMEDOUT;
+  int error = 0;
+  socklen_t size = sizeof error;
+  return ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+}
 
 Descriptor connect_to(const Address& address, Deadline deadline) {
   const auto all = look_up(address);
@@ -172,7 +195,7 @@ std::string system_text(int error_number) { return std::generic_category().messa
 
 bool is_on_loopback(const Address& address) {
   const auto all = look_up(address);
-  const auto is_own = [](const SocketAddress& one) { return is_loopback(parse_address(to_string(one)).host); };
+  const auto is_own = [](const SocketAddress& one) { return is_loopback(host_of(one)); };
   return !all.empty() && std::ranges::all_of(all, is_own);
 }
 
@@ -206,8 +229,7 @@ Descriptor hold_port_of_entry(const WorkerEntry& worker) {
 }
 
 void drop_strangers(const Descriptor& held) {
-  for (int i = 0; held && i < 64; ++i) {
-    if (!Descriptor(::accept4(held.get(), nullptr, nullptr, SOCK_CLOEXEC))) return;
+  for (int i = 0; held && i < 1024 && accept_from(held.get()).socket; ++i) {
   }
 }
 

@@ -26,6 +26,7 @@ struct SocketAddress {
 };
 
 LOCKSTEP_EXPORT std::string to_string(const SocketAddress& address);  ///< "10.0.0.3:4711", "[::1]:4711"
+LOCKSTEP_EXPORT std::string host_of(const SocketAddress& address);    ///< "10.0.0.3", "::1"
 
 /// All that a name stands for, IPv4 before IPv6; empty if it is not known.
 LOCKSTEP_EXPORT std::vector<SocketAddress> look_up(const Address& address);
@@ -34,10 +35,24 @@ LOCKSTEP_EXPORT std::vector<SocketAddress> look_up(const Address& address);
 /// is not known.
 LOCKSTEP_EXPORT Descriptor listen_at(const Address& address);
 
+/// A connection that waited at a listening socket.
+struct Arrival {
+  Descriptor socket = {};  ///< empty: none waits
+  SocketAddress from = {};
+  bool no_room = false;  ///< the system has no room for another file: poll() would report this connection forever
+};
+
+/// Passes over connections that were reset meanwhile.
+LOCKSTEP_EXPORT Arrival accept_from(int listener);
+
 /// "10.0.0.3:4711" of the own end or of the other one.
 LOCKSTEP_EXPORT std::string own_name(int socket);
 LOCKSTEP_EXPORT std::string peer_name(int socket);
 
+/// Begins to connect; empty, with `errno` set, if that fails at once.
+LOCKSTEP_EXPORT Descriptor begin_to_connect(const SocketAddress& address);
+/// Waits for the end of that; returns the system's error, 0 if the other side answered, ETIMEDOUT if it did not.
+LOCKSTEP_EXPORT int connect_error(const Descriptor& socket, Deadline deadline);
 /// Connects, and waits for it. Empty if there is no answer before the deadline.
 LOCKSTEP_EXPORT Descriptor connect_to(const Address& address, Deadline deadline);
 

@@ -129,6 +129,11 @@ void Chief::tick(Time now) {
   check_waits(now);
 }
 
+bool Chief::is_seated(Connection connection) const {
+  const auto found = sessions_.find(connection);
+  return found != sessions_.end() && found->second.stage == Stage::Seated;
+}
+
 std::vector<WorkerEntry> Chief::members(Presence presence) const {
   std::vector<WorkerEntry> found;
   for (const Seat& seat : seats_) {

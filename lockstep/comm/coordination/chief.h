@@ -35,6 +35,8 @@ class Chief {
   void closed(Connection connection, Time now);
   void tick(Time now);
 
+  /// Whether its member has proved the job key and was let in.
+  bool is_seated(Connection connection) const;
   std::vector<WorkerEntry> members(Presence presence) const;
   /// Tells all who wait why the missing ones are missing.
   void announce(const std::string& missing_text);

@@ -68,10 +68,7 @@ void Coordinator::take_port() {
     ask_who_has_the_seat();
     throw;
   }
-  if (options_.self == 0) {
-    port.close();  // gRPC would say only that it failed; hold_port_of_entry has said why and who is in the way
-    server_ = Server::start(options_, key_);
-  }
+  if (options_.self == 0) server_ = Server::start(options_, key_, std::move(port));
   const std::lock_guard lock(mutex_);
   port_ = std::move(port);
 }
@@ -84,10 +81,13 @@ std::string Coordinator::missing() {
   std::vector<std::string> lines;
   for (const WorkerEntry& member : members) addresses.push_back(member.address);
   const auto reaches = probe(addresses, milliseconds(500));
+  std::vector<std::string> hosts;
   for (std::size_t i = 0; i < members.size(); ++i) {
     lines.push_back(str(to_string(members[i]), ": ",
                         reaches[i].answers() ? "its port answers but it has not joined" : reaches[i].why()));
+    if (!reaches[i].target.empty()) hosts.push_back(parse_address(reaches[i].target).host);
   }
+  server_->keep_places_for(hosts);
   return list_of(lines);
 }
 

@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/chief.h"
+#include "lockstep/comm/coordination/reception.h"
 #include "lockstep/comm/coordination/stream.h"
 #include "lockstep/comm/socket.h"
 
@@ -20,6 +21,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
+// That a look-up of this host asks nobody.
+bool is_numeric(const std::string& host) {
+  return host.find(':') != std::string::npos || host.find_first_not_of("0123456789.") == std::string::npos;
+}
+
+// gRPC writes "ipv6:%5B::1%5D:4711" for "[::1]:4711".
+std::string name_of_peer(const std::string& peer) {
+  std::string name;
+  for (std::size_t i = peer.find(':') + 1; i < peer.size(); ++i) {
+    const bool is_code = peer[i] == '%' && i + 2 < peer.size();
+    name += is_code ? static_cast<char>(std::stoi(peer.substr(i + 1, 2), nullptr, 16)) : peer[i];
+    if (is_code) i += 2;
+  }
+  return name;
+}
+
 using ServerReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // Turns streams into calls of the Chief, and its answers into writes.
@@ -27,22 +44,34 @@ class GrpcServer final : public Server,
                          public wire::Coordination::WithRawCallbackMethod_Session<wire::Coordination::Service>,
                          public Outbox {
  public:
-  GrpcServer(const JoinOptions& options, const std::string& key) : chief_(options, key, *this, Clock::now()) {
-    const Address& entry = options.members.front().address;
+  GrpcServer(const JoinOptions& options, const std::string& key, Descriptor port)
+      : chief_(options, key, *this, Clock::now()) {
     grpc::ServerBuilder builder;
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 5000);  // without a session
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 4 << 10);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);
     builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessage));
     builder.SetResourceQuota(grpc::ResourceQuota("coordination").Resize(256 << 20));
-    builder.AddListeningPort(to_string(look_up(entry).front()), credentials(options.tls));
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials(options.tls));
     builder.RegisterService(this);
+    handed_over(this);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {
-      throw Unavailable(errors::kPortInUse, {.what = str("the service cannot listen on ", to_string(entry)),
-                                             .help = "check the certificate files, and that the port is free"});
+      throw Unavailable(errors::kPortInUse,
+                        {.what = str("the service cannot start on ", to_string(options.members.front().address)),
+                         .help = "check the certificate files"});
     }
+    std::vector<std::string> hosts;
+    for (const WorkerEntry& member : options.members) {
+      if (is_numeric(member.address.host)) hosts.push_back(host_of(look_up(member.address).front()));
+    }
+    reception_ = std::make_unique<Reception>(std::move(port), places_for(hosts), [this](int socket) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+      connection.fd = socket;
+      acceptor_->HandleNewConnection(&connection);
+    });
     const milliseconds tick =
         std::clamp<milliseconds>(options.heartbeat_interval / 10, milliseconds(5), milliseconds(50));
     clock_ = std::thread([this, tick] { run_clock(tick); });
@@ -59,6 +88,7 @@ class GrpcServer final : public Server,
     const auto all_gone = [this] { return streams_.empty(); };
     changed_.wait_for(lock, milliseconds(300), all_gone);
     lock.unlock();
+    reception_.reset();
     server_->Shutdown(std::chrono::system_clock::now() + milliseconds(100));
     lock.lock();
     changed_.wait(lock, all_gone);
@@ -81,11 +111,14 @@ class GrpcServer final : public Server,
     }
   }
 
-  ServerReactor* Session(grpc::CallbackServerContext*) override {
+  void keep_places_for(const std::vector<std::string>& hosts) override { reception_->set_places(places_for(hosts)); }
+
+  ServerReactor* Session(grpc::CallbackServerContext* context) override {
+    came_back(this);
     std::shared_ptr<Visit> visit;
     with_chief([&](Chief& chief) {
       const std::uint64_t connection = next_connection_++;
-      visit = streams_[connection] = std::make_shared<Visit>(*this, connection);
+      visit = streams_[connection] = std::make_shared<Visit>(*this, connection, name_of_peer(context->peer()));
       chief.opened(connection, Clock::now());
     });
     visit->start_read();
@@ -109,17 +142,23 @@ class GrpcServer final : public Server,
  private:
   class Visit final : public Stream<ServerReactor> {
    public:
-    Visit(GrpcServer& server, std::uint64_t connection) : server_(server), connection_(connection) {}
+    Visit(GrpcServer& server, std::uint64_t connection, std::string peer)
+        : server_(server), connection_(connection), peer_(std::move(peer)) {}
 
     void OnDone() override {
-      came_back(this);
-      handed_over(this);
+      from_grpc();
+      to_grpc();
       server_.forget(connection_);  // destroys this, unless somebody is about to write
     }
 
    private:
     void arrived(const std::string& bytes) override {
-      server_.with_chief([&](Chief& chief) { chief.received(connection_, bytes, Clock::now()); });
+      bool is_seated = false;
+      server_.with_chief([&](Chief& chief) {
+        chief.received(connection_, bytes, Clock::now());
+        is_seated = chief.is_seated(connection_);
+      });
+      if (is_seated && !std::exchange(was_seated_, true)) server_.reception_->proved(peer_);
     }
     void broke() override {
       server_.with_chief([&](Chief& chief) { chief.closed(connection_, Clock::now()); });
@@ -128,6 +167,8 @@ class GrpcServer final : public Server,
 
     GrpcServer& server_;
     const std::uint64_t connection_;
+    const std::string peer_;
+    bool was_seated_ = false;  // messages come one at a time
   };
 
   static std::shared_ptr<grpc::ServerCredentials> credentials(const TlsFiles& tls) {
@@ -160,15 +201,17 @@ class GrpcServer final : public Server,
   std::uint64_t next_connection_ = 1;
   std::map<std::uint64_t, std::shared_ptr<Visit>> streams_;
   std::vector<std::shared_ptr<Visit>> touched_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Reception> reception_;
   std::thread clock_;
 };
 
 }  // namespace
 
-std::unique_ptr<Server> Server::start(const JoinOptions& options, const std::string& key) {
+std::unique_ptr<Server> Server::start(const JoinOptions& options, const std::string& key, Descriptor port) {
   keep_grpc();
-  return std::make_unique<GrpcServer>(options, key);
+  return std::make_unique<GrpcServer>(options, key, std::move(port));
 }
 
 }  // namespace lockstep::coordination

@@ -43,7 +43,7 @@ inline void came_back(void*) {}
 template <class Reactor>
 class Stream : public Reactor {
  public:
-  ~Stream() override { came_back(this); }
+  ~Stream() override { from_grpc(); }
 
   void queue(const std::string& message) {
     const grpc::Slice slice(message);
@@ -70,18 +70,18 @@ class Stream : public Reactor {
     writing_ = writing_ || writes;
     ended_ = ended_ || ends;
     lock.unlock();
-    handed_over(this);
+    to_grpc();
     if (writes) this->StartWrite(&queue_.front());  // only this writer takes from the front
     if (ends) end();
   }
 
   void start_read() {
-    handed_over(this);
+    to_grpc();
     this->StartRead(&in_);
   }
 
   void OnReadDone(bool ok) override {
-    came_back(this);
+    from_grpc();
     if (!ok) {
       broken_ = true;
       broke();
@@ -96,7 +96,7 @@ class Stream : public Reactor {
   }
 
   void OnWriteDone(bool ok) override {
-    came_back(this);
+    from_grpc();
     std::unique_lock lock(mutex_);
     if (!ok) broken_ = true;  // which a read may have set meanwhile
     writing_ = false;
@@ -106,6 +106,11 @@ class Stream : public Reactor {
   }
 
  protected:
+  /// Before every call of gRPC that may call back, and first in every call that comes back. They name this part of the object:
+  /// a class that also has other bases begins elsewhere.
+  void to_grpc() { handed_over(static_cast<Stream*>(this)); }
+  void from_grpc() { came_back(static_cast<Stream*>(this)); }
+
   virtual void arrived(const std::string& message) = 0;
   virtual void broke() {}  ///< the other side is gone
   virtual void end() = 0;  ///< called once: nothing more to write

@@ -44,7 +44,7 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
   }
 
   void OnDone(const grpc::Status& status) override {
-    came_back(this);
+    from_grpc();
     call([&] { callbacks_.ended(status.ok() ? "it ended the session" : status.error_message()); });
     const std::lock_guard lock(mutex_);
     done_ = true;

@@ -32,15 +32,18 @@ std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& hos
 
 class Chief;
 
-/// The service in the chief's process: listens on its entry's address and drives the Chief.
+/// The service in the chief's process: serves the port of its entry and drives the Chief.
 class Server {
  public:
-  /// Throws L106 if it cannot listen there.
-  static std::unique_ptr<Server> start(const JoinOptions& options, const std::string& key);
+  /// `port`: listens on the address of the chief's entry. Throws L106 if gRPC refuses the options.
+  static std::unique_ptr<Server> start(const JoinOptions& options, const std::string& key, Descriptor port);
   virtual ~Server() = default;  ///< sends what is queued for at most a moment, then ends all sessions
 
   /// One call at a time; what the chief has to say goes out afterwards.
   virtual void with_chief(FunctionRef<void(Chief&)> action) = 0;
+
+  /// Numeric hosts of workers that are still to come: floods from other hosts cannot push them out.
+  virtual void keep_places_for(const std::vector<std::string>& hosts) = 0;
 
   /// Waits, at most a moment, until what is queued has been handed to the network.
   virtual void flush() = 0;

@@ -25,14 +25,15 @@ struct EngineStore {
 };
 
 struct EngineOptions {
-  int rank = 0;                       ///< this worker
-  int workers = 1;                    ///< of the job
-  int replicas = 1;                   ///< of each worker
-  int channels = 2;                   ///< independent sequences: 0 for the program's own collectives, 1 for gradients
-  std::string address = "127.0.0.1";  ///< listens here alone, and only until all workers are connected
-  int port = 0;                       ///< 0: a free one
-  std::string prefix = "engine";      ///< of the keys in the store; another one for every engine of a job
-  EngineStore store;                  ///< used only while the engine is made
+  int rank = 0;                         ///< this worker
+  int workers = 1;                      ///< of the job
+  int replicas = 1;                     ///< of each worker
+  int channels = 2;                     ///< independent sequences: 0 for the program's own collectives, 1 for gradients
+  std::string address = "127.0.0.1";    ///< listens here alone, and only until all workers are connected
+  int port = 0;                         ///< 0: a free one
+  std::vector<std::string> hosts = {};  ///< of all workers: while they connect, strangers cannot take their places
+  std::string prefix = "engine";        ///< of the keys in the store; another one for every engine of a job
+  EngineStore store;                    ///< used only while the engine is made
   Deadline connect = Deadline::after(std::chrono::minutes(5));
   std::chrono::milliseconds reach = std::chrono::seconds(10);  ///< of one connection: the other worker listens already
   double call_seconds = 0;                                     ///< time limit of a collective that names none; 0: none
@@ -41,6 +42,9 @@ struct EngineOptions {
   bool ring = false;         ///< also load Gloo and connect its pairs, for Implementation::Ring
   std::string library = {};  ///< the plugin for it; empty: $LOCKSTEP_ENGINE, or where it is installed
   const lockstep_engine_api* linked = nullptr;  ///< the plugin, if it is linked in instead of loaded
+  /// Told once of every worker to which the way is cut, on a thread of the engine: whoever knows more may then abort the
+  /// engine with the cause. If nobody does within 4 s, or without this function, the engine ends by itself.
+  std::function<void(int worker)> on_cut = nullptr;
   /// Workers of one machine read large arrays from each other's memory, where the system lets them.
   bool in_place = true;
 };

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -287,6 +288,32 @@ TEST(EngineFaults, StrayConnectionsEndNobody) {
   Engine engine(options);
   engine.run(0, {.kind = CollectiveKind::Barrier});  // worker 0 has all its connections now
   EXPECT_FALSE(connect_to(parse_address(name), Deadline::after(1s))) << "the data port still listens";
+  first.join();
+}
+
+TEST(EngineFaults, AFloodAtTheDataPortKeepsNobodyOut) {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  MemoryStore store;
+  EngineStore face = store.face();
+  std::thread first([&] {
+    auto options = options_for(0, 2, 1, store);
+    options.hosts = {"127.0.0.1", "127.0.0.1"};
+    Engine engine(options);
+    engine.run(0, {.kind = CollectiveKind::Barrier});
+  });
+  const std::string text = face.get("engine/data/0", Deadline::after(10s));
+  const SocketAddress port = look_up(parse_address(text.substr(0, text.find(' ')))).front();
+  std::vector<Descriptor> strangers;
+  for (rlim_t k = 0; k < std::min<rlim_t>(3000, files.rlim_max - 500); ++k) {
+    strangers.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    ::connect(strangers.back().get(), port.get(), port.size);
+    if (k % 3 == 0) strangers.back().close();
+  }
+  Engine engine(options_for(1, 2, 1, store));
+  engine.run(0, {.kind = CollectiveKind::Barrier});
   first.join();
 }
 

@@ -31,6 +31,12 @@ std::string place_of(const coordination::MemberState& state) {
              state.place.empty() ? "in no call of run yet" : str("last heard of in ", state.place));
 }
 
+std::vector<std::string> hosts_of(const ClusterDescription& cluster) {
+  std::vector<std::string> hosts;
+  for (const WorkerEntry& worker : cluster.workers) hosts.push_back(worker.address.host);
+  return hosts;
+}
+
 /// The workers of a cluster: coordination over gRPC, data through the engine. Whatever ends first, an engine's connection or
 /// a peer's heartbeats, all workers throw the same error: the coordinator's.
 class ClusterWorkers final : public WorkerGroup {
@@ -50,6 +56,7 @@ class ClusterWorkers final : public WorkerGroup {
           .replicas = replicas(),
           .address = options.bind_address.empty() ? options.cluster.self().address.host : options.bind_address,
           .port = options.data_port,
+          .hosts = hosts_of(options.cluster),
           .prefix = str("strategy ", number, "/engine"),
           .store = {.set = [this](const auto& key, const auto& value) { coordinator().set(key, value); },
                     .get = [this](const auto& key, Deadline deadline) { return coordinator().get(key, deadline); },

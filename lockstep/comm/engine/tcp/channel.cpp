@@ -18,8 +18,10 @@ Channel::Channel(const Settings& settings, int index, FailureState& failure, std
   const std::size_t words = (sizeof(Fingerprint) + settings_.inline_bytes + 7) / 8;
   for (auto& frames : frames_) frames.assign(connections.size(), {std::vector<std::uint64_t>(words)});
   for (std::size_t rank = 0; rank < connections.size(); ++rank)
-    if (connections[rank].socket)
+    if (connections[rank].socket) {
+      watch_.add(static_cast<int>(rank), connections[rank].socket.get(), connections[rank].address);
       links_.push_back(std::make_unique<Link>(std::move(connections[rank]), static_cast<int>(rank)));
+    }
   const BlockedSignals blocked;
   try {
     thread_ = std::thread([this] { run(); });

@@ -20,6 +20,7 @@
 #include "lockstep/comm/engine/tcp/flow.h"
 #include "lockstep/comm/engine/tcp/job.h"
 #include "lockstep/comm/engine/tcp/link.h"
+#include "lockstep/comm/engine/tcp/link_watch.h"
 
 namespace lockstep::engine {
 
@@ -69,6 +70,7 @@ class Channel final : private Inbox {
   void step(const Job* job, bool may_sleep);
   void check(const Job* job) const;
   void check_closed(const Link& link, const Job* job);
+  void look_at_ways();
   std::string place_of(const Job& job) const;
   void say_goodbye() noexcept;
   void report_failure() noexcept;
@@ -80,6 +82,8 @@ class Channel final : private Inbox {
 
   // Of the thread alone.
   std::vector<std::unique_ptr<Link>> links_;  // of the other workers, in order of ranks
+  LinkWatch watch_;
+  std::optional<std::pair<int, Deadline>> cut_;  // a worker to which the way is cut; until then others may say why
   std::vector<pollfd> polled_;
   std::uint64_t sequence_ = 0;    // of the collective that runs or comes next
   std::vector<Frame> frames_[2];  // of this collective and the next one, by rank

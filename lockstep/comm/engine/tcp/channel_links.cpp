@@ -16,6 +16,7 @@ namespace {
 
 constexpr auto kGoodbye = std::chrono::seconds(2);
 constexpr auto kLastWords = std::chrono::milliseconds(50);
+constexpr auto kVerdict = std::chrono::seconds(4);
 constexpr auto kSpin = std::chrono::microseconds(200);
 
 template <class Condition>
@@ -46,7 +47,8 @@ void Channel::step(const Job* job, bool may_sleep) {
     while ((ready = ::poll(polled_.data(), polled_.size(), 0)) == 0 && !spin.expired()) {
     }
   }
-  const Deadline until = job != nullptr ? job->deadline : Deadline::never();
+  Deadline until = watch_.next_look();
+  if (job != nullptr && job->deadline.remaining() < until.remaining()) until = job->deadline;
   if (ready == 0) ::poll(polled_.data(), polled_.size(), may_sleep ? poll_milliseconds(until) : 0);
   if (polled_[0].revents != 0) {
     std::uint64_t ignored = 0;
@@ -58,6 +60,19 @@ void Channel::step(const Job* job, bool may_sleep) {
     if ((seen & (POLLIN | POLLHUP | POLLERR)) != 0) links_[i]->pull(*this);
     check_closed(*links_[i], job);
   }
+  look_at_ways();
+}
+
+void Channel::look_at_ways() {
+  watch_.look([this](int rank) {
+    if (!cut_) cut_.emplace(rank, Deadline::after(settings_.on_cut ? kVerdict : std::chrono::seconds(0)));
+    if (settings_.on_cut) settings_.on_cut(rank);
+  });
+  if (!cut_ || !cut_->second.expired()) return;
+  throw Unavailable(errors::kPeerLost,
+                    {.what = str("worker ", settings_.rank, " and worker ", cut_->first, " cannot reach each other"),
+                     .seen = "nothing has come through for more than 2.6 s",
+                     .help = "look at the network between these two machines: routes, firewalls, cables"});
 }
 
 void Channel::check(const Job* job) const {

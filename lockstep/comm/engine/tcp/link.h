@@ -45,7 +45,8 @@ bool read_memory(pid_t process, std::uint64_t address, void* to, std::size_t byt
 /// A connection to another worker.
 struct Connection {
   Descriptor socket = {};
-  pid_t neighbour = 0;  ///< if not 0, the process at the other end: both may read each other's memory
+  std::string address = {};  ///< of the other worker's data port
+  pid_t neighbour = 0;       ///< if not 0, the process at the other end: both may read each other's memory
 };
 
 /// Connects every worker with every other one, once per channel: connections[channel][rank], empty for the own rank.

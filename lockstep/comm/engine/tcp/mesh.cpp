@@ -10,12 +10,14 @@
 #include <array>
 #include <cerrno>
 #include <map>
+#include <optional>
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/random_bytes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/disagreement.h"
 #include "lockstep/comm/socket.h"
+#include "lockstep/comm/unproven.h"
 
 namespace lockstep::engine {
 namespace {
@@ -39,7 +41,7 @@ constexpr std::uint32_t kMagic = 0x4c534533;  // LSE3
 constexpr auto kHelloWait = std::chrono::seconds(5);
 // Of looking whether the job has failed.
 constexpr Deadline::Clock::duration kNewsInterval = std::chrono::milliseconds(50);
-constexpr std::size_t kMostUnverified = 128;
+constexpr int kMostAtOnce = 256;  // connections accepted between two looks at those that wait
 
 struct Card {  // what a worker leaves in the store: "127.0.0.1:4711 " and the token
   std::string name;
@@ -50,6 +52,13 @@ class Mesh {
  public:
   explicit Mesh(const EngineOptions& options) : options_(options), connections_(options.channels) {
     for (auto& channel : connections_) channel.resize(static_cast<std::size_t>(options.workers));
+    std::vector<std::string> hosts;
+    for (const std::string& host : options.hosts) {
+      const auto found = look_up({host, 1});
+      for (int channel = 0; !found.empty() && channel < options.channels; ++channel)
+        hosts.push_back(host_of(found.front()));
+    }
+    places_ = places_for(hosts);
   }
 
   std::vector<std::vector<Connection>> connect() {
@@ -62,6 +71,7 @@ class Mesh {
                          .help_with_host = "set bind_address to an address of this machine"});
     options_.store.set(key(options_.rank), own_name(listener.get()) + " " + random_bytes(sizeof(Token)));
     own_ = card_of(options_.rank);
+    closed_.emplace("the data port " + own_.name);
     // Every worker calls those below it and answers those above it; worker 0 answers at once, so nobody waits in a
     // circle.
     for (int rank = 0; rank < options_.rank; ++rank)
@@ -71,9 +81,9 @@ class Mesh {
   }
 
  private:
-  struct Caller {  // connected, but not yet known
-    Descriptor socket;
-    Deadline deadline;
+  struct Caller : Unproven {
+    Descriptor socket = {};
+    Deadline deadline = Deadline::after(kHelloWait);
     Hello hello{};
     std::size_t read = 0;
   };
@@ -123,7 +133,7 @@ class Mesh {
                          .help = "check that nothing else listens at that address and that all workers use one store"});
     const std::uint8_t both_read = answer.reads != 0 && can_read(socket.get(), answer) ? 1 : 0;
     if (!write_all(socket.get(), &both_read, 1, options_.connect)) throw_missing(str("worker ", rank, " is gone"));
-    keep({std::move(socket), both_read != 0 ? static_cast<pid_t>(answer.process) : 0}, answer);
+    keep({std::move(socket), name, both_read != 0 ? static_cast<pid_t>(answer.process) : 0}, answer);
   }
 
   // The other worker may be frozen, and the job has then failed long before the deadline.
@@ -138,8 +148,9 @@ class Mesh {
 
   void answer_calls(int listener) {
     std::vector<Caller> callers;
+    bool is_full = false;
     while (!missing().empty()) {
-      std::vector<pollfd> polled{{listener, POLLIN, 0}};
+      std::vector<pollfd> polled{{is_full ? -1 : listener, POLLIN, 0}};
       for (const Caller& caller : callers) polled.push_back({caller.socket.get(), POLLIN, 0});
       ::poll(polled.data(), polled.size(), poll_milliseconds(next_news()));
       options_.store.check();
@@ -151,12 +162,27 @@ class Mesh {
         if (callers[i].socket && callers[i].deadline.expired()) drop(callers[i]);
       }
       std::erase_if(callers, [](const Caller& caller) { return !caller.socket; });
-      if (polled[0].revents == 0) continue;
-      Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!socket) continue;
-      if (callers.size() == kMostUnverified) callers.erase(callers.begin());
-      callers.push_back({std::move(socket), Deadline::after(kHelloWait)});
+      is_full = accept_callers(listener, callers);
     }
+  }
+
+  // Whether the system had no room for another one.
+  bool accept_callers(int listener, std::vector<Caller>& callers) {
+    for (int i = 0; i < kMostAtOnce; ++i) {
+      Arrival arrival = accept_from(listener);
+      if (!arrival.socket) return arrival.no_room;
+      Caller caller;
+      caller.host = host_of(arrival.from);
+      caller.socket = std::move(arrival.socket);
+      listen_to(caller);
+      if (!caller.socket) continue;
+      if (const auto index = one_to_close(callers, caller.host, places_)) {
+        drop(callers[*index]);
+        callers.erase(callers.begin() + static_cast<std::ptrdiff_t>(*index));
+      }
+      callers.push_back(std::move(caller));
+    }
+    return false;
   }
 
   std::vector<int> missing() const {
@@ -173,6 +199,7 @@ class Mesh {
     if (count < 0 && errno == EAGAIN) return;
     if (count <= 0) return drop(caller);
     caller.read += static_cast<std::size_t>(count);
+    caller.has_spoken = true;
     if (caller.read < sizeof(Hello)) return;
     const Hello& hello = caller.hello;
     if (hello.from <= options_.rank || !is_known(hello, hello.from, hello.channel)) return drop(caller);
@@ -182,7 +209,8 @@ class Mesh {
     const bool answered = write_all(caller.socket.get(), &answer, sizeof answer, deadline);
     std::uint8_t both_read = 0;
     if (!answered || !read_all(caller.socket.get(), &both_read, 1, deadline)) return drop(caller);
-    keep({std::move(caller.socket), both_read != 0 ? static_cast<pid_t>(hello.process) : 0}, hello);
+    keep({std::move(caller.socket), card_of(hello.from).name, both_read != 0 ? static_cast<pid_t>(hello.process) : 0},
+         hello);
   }
 
   // Whether a worker of this job says it, and has not said it before.
@@ -193,15 +221,13 @@ class Mesh {
   }
 
   void drop(Caller& caller) {
-    say_warning(str("a connection from ", peer_name(caller.socket.get()), " to the data port ", own_.name,
-                    " is of no worker of this job and was dropped"));
+    closed_->add(caller.host);
     caller.socket.close();
   }
 
   void keep(Connection connection, const Hello& hello) {
     const int on = 1;
     ::setsockopt(connection.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    ::setsockopt(connection.socket.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     connections_[hello.channel][hello.from] = std::move(connection);
   }
 
@@ -216,6 +242,8 @@ class Mesh {
 
   const EngineOptions& options_;
   Card own_{};
+  Places places_;
+  std::optional<ClosedCount> closed_;
   std::map<int, Card> cards_;
   std::vector<std::vector<Connection>> connections_;
 };

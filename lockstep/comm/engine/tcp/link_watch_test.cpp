@@ -1,0 +1,43 @@
+#include "lockstep/comm/engine/tcp/link_watch.h"
+
+#include <gtest/gtest.h>
+
+namespace lockstep::engine {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(LinkWatch, TellsAPauseFromACut) {
+  struct Row {
+    Silence silence;
+    Way way;
+  };
+  for (const auto& [silence, way] : std::vector<Row>{
+           {{0ms}, Way::Open},
+           {{1100ms}, Way::Open},  // an idle link is asked once a second
+           {{1300ms}, Way::Doubtful},
+           {{2500ms}, Way::Doubtful},  // a pause of 1.5 s, if the last answer came just before the next question
+           {{2600ms}, Way::Cut},
+           {{2600ms, 2700ms}, Way::Cut},
+           {{2600ms, 2500ms}, Way::Doubtful},  // the network is back, and TCP has yet to notice
+           {{25s, 100ms}, Way::Doubtful},
+           {{30s, 100ms}, Way::Cut},  // something between drops this connection and takes new ones
+       }) {
+    EXPECT_EQ(judge(silence), way) << silence.on_link.count() << " ms";
+  }
+}
+
+TEST(LinkWatch, ALinkThatWorksIsNotCut) {
+  const Descriptor listener = listen_at({"127.0.0.1", 0});
+  const std::string address = own_name(listener.get());
+  const Descriptor link = connect_to(parse_address(address), Deadline::after(10s));
+  LinkWatch watch;
+  watch.add(1, link.get(), address);
+  for (const Deadline end = Deadline::after(3500ms); !end.expired();) {
+    watch.look([](int worker) { ADD_FAILURE() << "worker " << worker << " is said to be cut off"; });
+    is_ready(link.get(), 0, watch.next_look());
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::engine
