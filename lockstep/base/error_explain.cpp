@@ -36,7 +36,8 @@ constexpr std::array kExplanations{
         "A worker of the job ended without leaving, or sent no heartbeat for longer than allowed (3 s by default). All "
         "others stop with the same message, which names its host, its process and where it was last. Usual causes: it "
         "was killed (by the kernel, if memory ran out), its machine stopped or the network between them is cut. Look at "
-        "the named worker's own log first."},
+        "the named worker's own log first. If two workers \"cannot reach each other\", both run and reach the chief: look at "
+        "the network between their two hosts."},
     Explanation{
         errors::kPeerMissing,
         "A job starts when all workers of the cluster are there. Some did not come in time. The message names them and "
@@ -103,7 +104,8 @@ constexpr std::array kExplanations{
     Explanation{
         errors::kChiefGone,
         "The first worker (the chief) coordinates the job. It died, left before the others, or does not answer. Look at the "
-        "chief's log first. If it still runs, the network between it and this worker is cut."},
+        "chief's log first. If it still runs, the network between it and this worker is cut. A chief that loses the workers of "
+        "all other hosts at once says that it is the one that is cut off."},
     Explanation{
         errors::kOldIncarnation,
         "A worker that belongs to an earlier run of the job, or that the job has already given up, came back. It was refused, "

@@ -15,6 +15,7 @@
 
 #include "tests/support/certificates.h"
 #include "tests/support/processes.h"
+#include "tests/support/three_hosts.h"
 #include "tests/support/two_hosts.h"
 
 namespace lockstep {
@@ -237,6 +238,63 @@ TEST_F(Faults, ACutNetworkIsNoticedOnBothSidesAndTheSideWithoutTheChiefWritesNot
   // A file that was being written when the others went is gone, and the one before is whole.
   EXPECT_TRUE(std::filesystem::exists(with_chief / "model"));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(with_chief.path()), {}), 1);
+}
+
+/// One worker on each of three hosts, in the fifth step.
+class OnThreeHosts : public Faults {
+ protected:
+  void SetUp() override {
+    Faults::SetUp();
+    if (!hosts.made()) GTEST_SKIP() << "needs root and network namespaces";
+  }
+  void start(const Strings& settings) {
+    for (int k = 0; k < 3; ++k) {
+      Strings words = ThreeHosts::on(k);
+      const Strings command = program("train", settings);
+      words.insert(words.end(), command.begin(), command.end());
+      job.start(k, words, {"LOCKSTEP_JOB_KEY=" + std::string(64, '7')});
+    }
+    for (int k = 0; k < 3; ++k) ASSERT_TRUE(job[k].says("step 5 ")) << job[k].said();
+  }
+  /// Of the way between workers 1 and 2.
+  void expect_cut(const std::string& fault) {
+    const double since = now();
+    const Strings parts{str("error[L104]: worker 1 (", job.addresses[1], ") and worker 2 (", job.addresses[2],
+                            ") cannot reach each other"),
+                        "both still reach the chief"};
+    noticed(fault, 3, expect_errors(job, {0, 1, 2}, {.parts = parts}) - since);
+  }
+
+  const ThreeHosts hosts;
+  Job job{Strings{"10.77.1.1:2222", "10.77.1.2:2222", "10.77.1.3:2222"}};
+};
+
+TEST_F(OnThreeHosts, WorkersThatCannotReachEachOtherAreNamedAsAPair) {
+  start(kForLong);
+  ASSERT_TRUE(hosts.cut(1, 2) && hosts.cut(2, 1));
+  expect_cut(" 4b link between two workers cut");
+}
+
+TEST_F(OnThreeHosts, OneWayIsEnough) {
+  start(kForLong);
+  ASSERT_TRUE(hosts.cut(2, 1));
+  expect_cut(" 4b link between two workers cut one way");
+}
+
+TEST_F(OnThreeHosts, PausesOfTheLinkDoNoHarm) {
+  start({"steps=300"});
+  for (const int pause : {500, 1500, 1500}) {
+    ASSERT_TRUE(hosts.cut(1, 2) && hosts.cut(2, 1));
+    ::poll(nullptr, 0, pause);
+    ASSERT_TRUE(hosts.mend(1, 2) && hosts.mend(2, 1));
+    ::poll(nullptr, 0, 300);
+  }
+  for (int k = 0; k < 3; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+  for (const auto& line : {"step 299 ", "step 300 "}) {
+    const auto at = undisturbed().find(line);
+    const std::string expected = undisturbed().substr(at, undisturbed().find('\n', at) - at);
+    for (int k = 0; k < 3; ++k) EXPECT_TRUE(contains(job[k].said(), expected)) << expected << "\n" << job[k].said();
+  }
 }
 
 // ---- the start

@@ -70,6 +70,8 @@ JoinOptions read_arguments(int count, char** arguments) {
       options.leave_timeout = time();
     else if (name == "key")
       ::setenv("LOCKSTEP_JOB_KEY", to_hex(value).c_str(), 1);
+    else if (name == "chief")
+      options.chief = std::stoi(value);
     else if (name == "incarnation")
       options.incarnation = std::stoull(value);
     else if (name == "cluster")
@@ -103,6 +105,9 @@ std::string obey(Coordinator& job, std::istringstream& line) {
   } else if (verb == "fail") {
     std::getline(line >> std::ws, rest);
     job.report_failure(Unavailable(errors::kPeerFailed, {.what = rest}));
+  } else if (verb == "cut") {
+    line >> number;
+    job.report_cut(static_cast<int>(number));
   } else if (verb == "states") {
     constexpr const char* kPresences[] = {"absent", "here", "left", "lost"};
     for (const MemberState& state : job.states())

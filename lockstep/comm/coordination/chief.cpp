@@ -50,6 +50,7 @@ void Chief::received(Connection connection, const std::string& bytes, Time now) 
     failure.add_where(str("reported by ", to_string(seat.member), ", ", last_seen(seat.last)));
     return fail(failure);
   }
+  if (message.body_case() == wire::ToChief::kCutFrom) return cut(seat, message.cut_from(), now);
   serve(seat, message.request(), message.call(), now);
 }
 
@@ -78,7 +79,7 @@ void Chief::lose(Seat& seat, const std::string& how, const std::string& seen, Ti
   const std::string others =
       fine.empty() ? "no other worker answers" : str(names_of(fine), fine.size() == 1 ? " is fine" : " are fine");
   fail(Unavailable(
-      &seat == &seats_.front() ? errors::kChiefGone : errors::kPeerLost,
+      &seat == &chief() ? errors::kChiefGone : errors::kPeerLost,
       {.what = str(to_string(seat.member), " ", how),
        .where = last_seen(seat.last),
        .seen = str(seen, "; ", others),
@@ -95,7 +96,7 @@ void Chief::beat(Seat& seat, const std::string& place, Time now) {
                     last_seen(seat.last), ")"));
   }
   wire::FromChief answer;
-  answer.set_beat(seats_.front().last.place());
+  answer.set_beat(chief().last.place());
   send(seat.connection, std::move(answer));
 }
 
@@ -116,6 +117,7 @@ void Chief::tick(Time now) {
   for (Seat& seat : seats_) {
     const auto silent = now - seat.last_beat;
     if (seat.presence != Presence::Here || silent <= options_.dead_after) continue;
+    if (fail_if_cut_off(now)) break;
     const Connection connection = seat.connection;
     lose(seat, "stopped answering", str("last heartbeat ", seconds_text(silent), " ago"), now);
     outbox_.close(connection);
@@ -127,6 +129,7 @@ void Chief::tick(Time now) {
       drop_stranger(connection, "a connection that did not introduce itself");
   }
   check_waits(now);
+  check_cuts(now);
 }
 
 bool Chief::is_seated(Connection connection) const {

@@ -73,6 +73,11 @@ class Chief {
 
     bool is_at_barrier() const { return call.verb() == wire::Call::BARRIER; }
   };
+  struct Cut {
+    int member = 0;
+    int other = 0;
+    Time reported = {};
+  };
   using Meeting = std::map<int, std::list<Waiter>::const_iterator>;  // those at one barrier, by member
 
   // chief_join.cpp: an Error that these throw is why the session is refused
@@ -94,9 +99,15 @@ class Chief {
   std::string missing_at(const std::string& barrier) const;
   void reply(const Waiter& waiter, wire::FromChief answer);
 
+  // chief_cuts.cpp: what is gone when members cannot reach each other
+  void cut(const Seat& seat, int other, Time now);
+  void check_cuts(Time now);
+  bool fail_if_cut_off(Time now);
+
   // chief.cpp
   void beat(Seat& seat, const std::string& place, Time now);
   void lose(Seat& seat, const std::string& how, const std::string& seen, Time now);
+  Seat& chief() { return seats_[static_cast<std::size_t>(options_.chief)]; }
   wire::FromChief roster() const;
   Seat* seat_of(int member);
   void send(Connection connection, wire::FromChief message);
@@ -115,6 +126,7 @@ class Chief {
   std::map<std::string, std::string> store_;
   std::size_t stored_bytes_ = 0;
   std::list<Waiter> waiting_;     // in the order in which they came
+  std::vector<Cut> cuts_;         // of which nobody knows yet what they mean
   std::set<std::string> warned_;  // barriers of which all who wait there have been told
   std::optional<Error> failure_;
 };

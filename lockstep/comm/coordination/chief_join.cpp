@@ -100,7 +100,7 @@ void Chief::refuse_second(const Seat& holder, const wire::Seat& second, Time now
   const std::string held = str("held for ", seconds_text(now - holder.joined), " by ", process_of(holder.last));
   const auto notice = warning_of(str("a second process (", process_of(second), ") tried to join as ",
                                      holder.member.name(), ", which is ", held, "; it was refused"));
-  for (const Connection told : std::set{holder.connection, seats_.front().connection}) {
+  for (const Connection told : std::set{holder.connection, chief().connection}) {
     if (told != 0) send(told, notice);
   }
   throw AlreadyExists(
@@ -112,7 +112,7 @@ void Chief::refuse_second(const Seat& holder, const wire::Seat& second, Time now
 }
 
 void Chief::require_same_cluster(const WorkerEntry& member, const wire::Details& details) {
-  const WorkerEntry& chief = seats_.front().member;
+  const WorkerEntry& chief = this->chief().member;
   if (details.machine() != options_.machine) {
     say_warning(str(member.name(), " runs on another kind of machine: ",
                     difference({chief.name(), {options_.machine}}, {member.name(), {details.machine()}})));

@@ -144,6 +144,13 @@ void Coordinator::report_failure(const Error& error) {
   post(lock, std::move(message));
 }
 
+void Coordinator::report_cut(int member) {
+  wire::ToChief message;
+  message.set_cut_from(member);
+  Lock lock(mutex_);
+  if (!failure_ && stage_ == Stage::Joined) post(lock, std::move(message));
+}
+
 std::optional<Error> Coordinator::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
@@ -171,11 +178,9 @@ void Coordinator::leave(Deadline deadline) {
   const bool asks = !failure_ && stage_ == Stage::Joined;
   leaving_ = asks;
   const bool left = asks && exchange(lock, call_of(wire::Call::LEAVE), deadline);
-  if (asks) {
-    stage_ = Stage::Left;
-    port_.close();
-    changed_.notify_all();
-  }
+  if (asks) stage_ = Stage::Left;
+  if (asks || failure_) port_.close();
+  changed_.notify_all();
   if (!left && !failure_) return;
   const std::shared_ptr<Server> server = std::move(server_);
   lock.unlock();

@@ -34,8 +34,9 @@ class Server;
 class Wire;
 
 struct JoinOptions {
-  std::vector<WorkerEntry> members = {};  ///< by id: in the same order everywhere; the first is the chief
+  std::vector<WorkerEntry> members = {};  ///< by id: in the same order everywhere
   int self = 0;                           ///< this process's id
+  int chief = 0;                          ///< the id of the one that hosts the service
   std::string cluster = {};               ///< its description, the same for all members (L108)
   std::string machine = {};               ///< what kind of machine this is; another one is a warning on the chief
   std::uint64_t incarnation = 0;          ///< how often the job was restarted; refused if it differs from the chief's
@@ -67,6 +68,10 @@ struct MemberState {
 ///     job->barrier("ready", Deadline::after(1min));
 ///     job->leave(Deadline::after(10s));
 ///
+/// One object is a member's part in one generation of the job: its options say who takes part, and a failure ends that generation
+/// only. Members that are left can join the next one from the same processes, with another one in the lost one's seat and
+/// another chief.
+///
 /// Thread-safe, except for destruction. After a failure every call throws it; the first failure of the job wins and is the
 /// same on all members. `fork` without `exec` is not supported while one lives.
 class LOCKSTEP_EXPORT Coordinator {
@@ -97,6 +102,9 @@ class LOCKSTEP_EXPORT Coordinator {
 
   /// What has failed here ends the job for all, unless something has ended it before. Returns at once.
   void report_failure(const Error& error);
+  /// This member's data does not reach another one any more. The chief ends the job with the cause: the two cannot reach each
+  /// other, or one of them is gone. Returns at once.
+  void report_cut(int member);
   /// Why the job ended early: the same on every worker, whoever saw it first.
   std::optional<Error> failure() const;
   /// Nothing if none comes before the deadline. On the chief, also waits a moment until the others have been sent it: its
@@ -145,7 +153,7 @@ class LOCKSTEP_EXPORT Coordinator {
   const JoinOptions options_;
   const std::string key_;
   const WorkerEntry& self_ = options_.members.at(static_cast<std::size_t>(options_.self));
-  const WorkerEntry& chief_ = options_.members.front();
+  const WorkerEntry& chief_ = options_.members.at(static_cast<std::size_t>(options_.chief));
   const int exceptions_ = std::uncaught_exceptions();
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "lockstep/base/throw_error.h"
-#include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/credentials.h"
 #include "lockstep/comm/disagreement.h"
 #include "lockstep/comm/socket.h"
+#include "tests/support/chief_desk.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/logged_lines.h"
 #include "tests/support/member_processes.h"
@@ -27,72 +27,6 @@ namespace lockstep::coordination {
 namespace {
 
 using namespace std::chrono_literals;
-
-const std::string kKey(32, 'k');
-
-// A chief without a network: what it sends is kept.
-struct Desk : Outbox {
-  void send(std::uint64_t connection, wire::FromChief message) override {
-    sent.emplace_back(connection, std::move(message));
-  }
-  void close(std::uint64_t connection) override { closed.push_back(connection); }
-
-  const wire::FromChief& last() const { return sent.back().second; }
-  bool is_closed(std::uint64_t connection) const {
-    return std::find(closed.begin(), closed.end(), connection) != closed.end();
-  }
-
-  std::vector<std::pair<std::uint64_t, wire::FromChief>> sent;
-  std::vector<std::uint64_t> closed;
-};
-
-class AtTheDesk : public ::testing::Test {
- protected:
-  static JoinOptions options() {
-    return {.members = {{"worker", 0, {"127.0.0.1", 1}}, {"worker", 1, {"127.0.0.1", 2}}}, .cluster = "a"};
-  }
-
-  void say(std::uint64_t connection, const wire::ToChief& message) {
-    chief.received(connection, message.SerializeAsString(), now);
-  }
-
-  static wire::ToChief hello(int member) {
-    wire::ToChief message;
-    message.mutable_hello()->set_protocol(kProtocol);
-    message.mutable_hello()->set_member(member);
-    message.mutable_hello()->set_nonce(std::string(kNonceBytes, 'n'));
-    return message;
-  }
-
-  wire::ToChief proof(int member, const std::string& key, const std::string& cluster = "a") {
-    wire::Details details;
-    details.mutable_seat()->set_pid(7);
-    details.set_cluster(cluster);
-    wire::ToChief message;
-    message.mutable_proof()->set_details(details.SerializeAsString());
-    message.mutable_proof()->set_mac(
-        mac_of(key, {"member", std::string(kNonceBytes, 'n'), desk.last().challenge().nonce(), std::to_string(member),
-                     message.proof().details()}));
-    return message;
-  }
-
-  // Joins and returns the token.
-  std::string join(std::uint64_t connection, int member) {
-    chief.opened(connection, now);
-    say(connection, hello(member));
-    say(connection, proof(member, kKey));
-    for (const auto& [to, message] : desk.sent) {
-      if (to == connection && !message.token().empty()) return message.token();
-    }
-    ADD_FAILURE() << "not accepted";
-    return {};
-  }
-
-  LogSilence silence;
-  Desk desk;
-  Chief::Time now = std::chrono::steady_clock::now();
-  Chief chief{options(), kKey, desk, now};
-};
 
 TEST_F(AtTheDesk, TheKeyIsProvedByBothSides) {
   chief.opened(1, now);

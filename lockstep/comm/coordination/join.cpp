@@ -22,7 +22,7 @@ constexpr milliseconds kChiefsWord{2000};
 
 std::unique_ptr<Coordinator> Coordinator::join(JoinOptions options) {
   const std::string key = find_job_key();
-  const Address& address = options.members.front().address;
+  const Address& address = options.members.at(static_cast<std::size_t>(options.chief)).address;
   if (key.empty() && !is_on_loopback(address)) {
     throw FailedPrecondition(errors::kJobKey,
                              {.what = str("a job on ", to_string(address), " needs a job key"),
@@ -68,7 +68,7 @@ void Coordinator::take_port() {
     ask_who_has_the_seat();
     throw;
   }
-  if (options_.self == 0) server_ = Server::start(options_, key_, std::move(port));
+  if (options_.self == options_.chief) server_ = Server::start(options_, key_, std::move(port));
   const std::lock_guard lock(mutex_);
   port_ = std::move(port);
 }

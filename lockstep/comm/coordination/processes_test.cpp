@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/support/member_processes.h"
+#include "tests/support/three_hosts.h"
 #include "tests/support/two_hosts.h"
 #include "tests/support/watchdog.h"
 
@@ -253,6 +254,27 @@ TEST_F(Faults, ACutNetworkIsNoticedOnBothSides) {
     EXPECT_HAS(one->ask("barrier end 1000"), "error L1");
     one->tell("quit");
     EXPECT_EQ(one->wait(), 0) << one->said();
+  }
+}
+
+TEST_F(Faults, AChiefThatIsCutOffFromAllOthersSaysSo) {
+  const ThreeHosts hosts;
+  if (!hosts.made()) GTEST_SKIP() << "needs root and network namespaces";
+  Strings addresses;
+  for (int i = 0; i < 3; ++i) addresses.push_back(ThreeHosts::address(i) + ":2222");
+  Processes all;
+  for (int i = 0; i < 3; ++i)
+    all.push_back(std::make_unique<MemberProcess>(i, addresses, Strings{"join=60000", "key=" + std::string(32, 'k')},
+                                                  ThreeHosts::on(i)));
+  await_joined(all);
+  std::this_thread::sleep_for(700ms);
+  const auto since = Clock::now();
+  ASSERT_TRUE(hosts.unplug(0));
+  for (std::size_t i = 0; i < 3; ++i) {
+    std::string text;
+    record(str("cut_chief_noticed_by_", i), notice(*all[i], since, text), 3000);
+    EXPECT_HAS(text, i == 0 ? "L117: worker 0 (10.77.1.1:2222), the chief, is cut off from all other hosts"
+                            : "L117: worker 0 (10.77.1.1:2222), the chief, stopped answering");
   }
 }
 

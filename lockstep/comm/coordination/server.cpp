@@ -60,7 +60,8 @@ class GrpcServer final : public Server,
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {
       throw Unavailable(errors::kPortInUse,
-                        {.what = str("the service cannot start on ", to_string(options.members.front().address)),
+                        {.what = str("the service cannot start on ",
+                                     to_string(options.members.at(static_cast<std::size_t>(options.chief)).address)),
                          .help = "check the certificate files"});
     }
     std::vector<std::string> hosts;

@@ -107,7 +107,7 @@ void Coordinator::received(const wire::FromChief& message) {
     *roster_ = message;
     stage_ = Stage::Joined;
   } else if (message.has_beat() && roster_->roster_size() > 0) {
-    roster_->mutable_roster(0)->set_place(message.beat());
+    roster_->mutable_roster(options_.chief)->set_place(message.beat());
   } else if (message.has_fault() && !failure_) {
     failure_ = error_from(message.fault());
   } else if (message.has_notice()) {
@@ -146,7 +146,7 @@ void Coordinator::chief_is_gone(const std::string& how, const std::string& seen)
   if (failure_) return;
   failure_ = Unavailable(errors::kChiefGone,
                          {.what = str(to_string(chief_), ", the chief, ", how),
-                          .where = str(last_seen(roster_->roster(0)), "; seen by ", self_.name()),
+                          .where = str(last_seen(roster_->roster(options_.chief)), "; seen by ", self_.name()),
                           .seen = seen,
                           .help = str("look at ", chief_.name(), "'s log; if it still runs, at the network between")});
 }

@@ -63,7 +63,10 @@ class ClusterWorkers final : public WorkerGroup {
                     .check = [this] { check(); }},
           .connect = limit,
           .call_seconds = options.collective_seconds,
-          .ring = options.ring});
+          .ring = options.ring,
+          .on_cut = [membership = std::weak_ptr(membership_)](int worker) {
+            if (const auto alive = membership.lock()) alive->coordinator->report_cut(worker);
+          }});
     });
     coordinator().on_failure([engine = std::weak_ptr(engine_)](const Error& failure) {
       if (const auto alive = engine.lock()) alive->abort(failure);
