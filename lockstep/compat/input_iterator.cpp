@@ -7,9 +7,7 @@ namespace lockstep::compat {
 
 data::DistributedInputPtr dataset_steps(lockstep::Strategy& core, const data::StagePtr& dataset) {
   try {
-    return in_v1_words([&] {
-      return data::only_whole_steps(data::distribute_stage(core, dataset, {.assignment = Assignment::TensorFlow}));
-    });
+    return in_v1_words([&] { return data::distribute_stage(core, dataset, {.assignment = Assignment::TensorFlow}); });
   } catch (const InvalidArgument& error) {
     ErrorText text = error.text();
     text.help += "; make_input_fn_iterator takes batches of replicas, which it never divides";

@@ -15,9 +15,10 @@ namespace lockstep::compat::names {
 
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_element_spec();
 
-/// TensorFlow 1's iterator, of `make_dataset_iterator` and `make_input_fn_iterator`. It ends where a replica has no element
-/// left; the part of a cut batch that a replica gets may be empty. Copies stand for the same pass, as they do in Python: what
-/// `experimental_run_steps_on_iterator` returns has one.
+/// TensorFlow 1's iterator, of `make_dataset_iterator` and `make_input_fn_iterator`. A dataset's last step may leave replicas
+/// without rows, which get empty batches; over the batches of an `input_fn` the iterator ends where a replica has none left,
+/// and what the others would still have had is lost, as in TensorFlow. Copies stand for the same pass, as they do in Python:
+/// what `experimental_run_steps_on_iterator` returns has one.
 template <class T>
 class InputIterator {
  public:

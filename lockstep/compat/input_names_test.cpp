@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/compat.h"
+#include "lockstep/data/files/files.h"
 #include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep {
 namespace {
@@ -31,6 +33,33 @@ TEST_F(CompatInput, DatasetIteratorSplitsBatchesAndStartsAgain) {
   EXPECT_EQ(sums[0], 1);
   const auto inside = error_of([&] { strategy.run([&] { iterator.get_next(); }); });
   EXPECT_TRUE(contains(inside.text, "get_next was called inside a replica")) << inside.text;
+}
+
+using Rows = std::vector<std::vector<std::int64_t>>;
+
+Rows rows_of(const PerReplica<at::Tensor>& step) {
+  Rows rows;
+  for (const at::Tensor& mine : step) {
+    rows.emplace_back();
+    for (std::int64_t i = 0; i < mine.size(0); ++i) rows.back().push_back(mine[i].item<std::int64_t>());
+  }
+  return rows;
+}
+
+TEST_F(CompatInput, DatasetIteratorLosesNoRowOfAShortLastBatch) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("lines", "0\n1\n2\n3\n4\n5\n6\n7\n8\n");
+  const auto number_in = [](const std::string& line) { return at::full({}, std::stoll(line), at::kLong); };
+  const auto lines = data::text_line_dataset(data::from_tensor_slices(std::vector{file})).map(number_in);
+  const Rows cut_by_ceil[] = {{{0, 1}, {2, 3}}, {{4, 5}, {6, 7}}, {{8}, {}}};
+  for (const auto policy : {AutoShardPolicy::Auto, AutoShardPolicy::Data, AutoShardPolicy::Off, AutoShardPolicy::File,
+                            AutoShardPolicy::Hint}) {
+    for (const auto& source : {data::range(9), data::from_tensor_slices(at::arange(9)), lines}) {
+      auto iterator = strategy.make_dataset_iterator(source.batch(4).with_options({policy}));
+      for (const Rows& step : cut_by_ceil) EXPECT_EQ(rows_of(iterator.get_next()), step) << to_string(policy);
+      EXPECT_EQ(error_of([&] { iterator.get_next(); }).code, Code::OutOfRange);
+    }
+  }
 }
 
 TEST_F(CompatInput, ABatchThatCannotBeDividedPointsToInputFunctions) {

@@ -35,7 +35,7 @@ class LOCKSTEP_EXPORT StrategyHandle {
   }
   template <class F>
   auto experimental_distribute_datasets_from_function(F&& dataset_fn) const {
-    return own()->distribute_from_function(std::forward<F>(dataset_fn));
+    return own()->distribute_from_function(std::forward<F>(dataset_fn), {.assignment = Assignment::TensorFlow});
   }
   template <class T>
   auto experimental_local_results(const T& value) const {

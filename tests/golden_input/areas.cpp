@@ -259,7 +259,8 @@ json write_values(const std::optional<DistributedCursor::Values>& values) {
 DistributedInputPtr iterator_input(const Case& given) {
   Strategy& strategy = strategy_of(given.replicas_per_worker());
   if (given.data.value("from_function", false)) {
-    return distribute_made(strategy, build_for(given["dataset"], contexts_for_function(strategy, {})), {});
+    return distribute_made(strategy, build_for(given["dataset"], contexts_for_function(strategy, {})),
+                           {.assignment = Assignment::TensorFlow});
   }
   return distribute_stage(strategy, with_policy(build_dataset(given["dataset"]), policy_in(given.data)), {});
 }
@@ -278,9 +279,11 @@ json after_per_replica(const Case& given) {
         distribute_made(strategy, build_for(given["dataset"], contexts_for_function(strategy, options)), options));
   };
   json result;
-  result["before"] = steps({});
-  result["with_option"] = steps({.fetch_to_device = false, .replication_mode = ReplicationMode::PerReplica});
-  result["after"] = steps({});
+  result["before"] = steps({.assignment = Assignment::TensorFlow});
+  result["with_option"] = steps({.fetch_to_device = false,
+                                 .replication_mode = ReplicationMode::PerReplica,
+                                 .assignment = Assignment::TensorFlow});
+  result["after"] = steps({.assignment = Assignment::TensorFlow});
   return result;
 }
 

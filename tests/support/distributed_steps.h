@@ -88,6 +88,33 @@ inline std::shared_ptr<const DistributedInput> input_of(const InputPlan& plan, i
   return std::make_shared<const DistributedInput>(std::move(input));
 }
 
+/// What all workers would have agreed on, as if they had met: how many of their replicas have data in each step.
+class KnownTotals {
+ public:
+  KnownTotals(std::vector<std::int64_t> totals, std::size_t step) : totals_(std::move(totals)), step_(step) {}
+  StepTotals total(const StepTotals&) { return {.values = step_ < totals_.size() ? totals_[step_++] : 0}; }
+
+ private:
+  std::vector<std::int64_t> totals_;
+  std::size_t step_;
+};
+
+/// Of the workers whose steps `make_source(worker)` reads.
+template <class MakeSource>
+std::vector<std::int64_t> totals_of_workers(int workers, MakeSource&& make_source) {
+  std::vector<std::int64_t> totals;
+  for (int worker = 0; worker < workers; ++worker) {
+    const std::unique_ptr<StepSource> source = make_source(worker);
+    for (std::size_t s = 0;; ++s) {
+      const int values = source->next().local_values();
+      if (values == 0) break;
+      if (s == totals.size()) totals.push_back(0);
+      totals[s] += values;
+    }
+  }
+  return totals;
+}
+
 /// A pass that goes on where `state` was taken.
 inline DistributedCursor resume_cursor(DistributedInputPtr input, const IteratorState& state,
                                        std::shared_ptr<StageMeter> meter = nullptr) {

@@ -122,7 +122,8 @@ std::vector<InputContext> contexts_for_function(Strategy& strategy, const InputO
 DistributedInputPtr distribute_made(Strategy& strategy, const std::vector<StagePtr>& pipelines,
                                     const InputOptions& options) {
   const bool one_for_each = options.replication_mode == ReplicationMode::PerReplica;
-  return finish(strategy, distributed_pipelines(pipelines, cluster_of(strategy), one_for_each), options);
+  return finish(strategy, distributed_pipelines(pipelines, cluster_of(strategy), one_for_each, options.assignment),
+                options);
 }
 
 void require_all_rows_here() {

@@ -4,6 +4,7 @@
 #include <exception>
 #include <functional>
 
+#include "lockstep/base/logging.h"
 #include "lockstep/data/distribute/distributed_input.h"
 #include "lockstep/data/distribute/read_ahead.h"
 #include "lockstep/data/distribute/step_source.h"
@@ -129,6 +130,7 @@ class DistributedCursor::Impl {
     std::optional<InputStep>& step = next.step;
     if (stuck_) throw_unknown_batches();
     if (!complete) {
+      if (step && step->local_values() > 0 && !input_->whole_steps) warn_of_lost(*step);
       ended_ = true;
       return std::nullopt;
     }
@@ -303,6 +305,13 @@ class DistributedCursor::Impl {
     // Endless data is not counted together: there this worker's replicas are all that is known.
     const int replicas = is_known || is_told ? cluster.replicas() : cluster.replicas_per_worker;
     return has_step(partial_steps && !input_->whole_steps, static_cast<int>(all.values), replicas, all.values);
+  }
+
+  void warn_of_lost(const InputStep& step) const {
+    say_warning(str("distribute: the last step is left out, because only ", step.local_values(), " of ",
+                    counted(input_->cluster.replicas_per_worker, "replica"),
+                    " have an element. Make the number of elements a multiple of that, or loop with "
+                    "get_next_as_optional."));
   }
 
   [[noreturn]] void fail_together(const Read& read, const StepTotals& all) {

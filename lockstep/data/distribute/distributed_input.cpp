@@ -1,5 +1,7 @@
 #include "lockstep/data/distribute/distributed_input.h"
 
+#include <algorithm>
+
 #include "lockstep/base/text.h"
 #include "lockstep/data/pipeline.h"
 
@@ -24,6 +26,13 @@ Cardinality steps_of_pipelines(const std::vector<StagePtr>& pipelines, const Clu
     if (longer == partial_steps) steps = mine;
   }
   return steps;
+}
+
+/// Whether an empty batch of such elements would hold a number that was never read: there is no scalar without rows.
+bool has_scalars(const ElementSpec& spec) {
+  return spec.components && std::ranges::any_of(*spec.components, [](const ComponentSpec& component) {
+           return component.shape.is_scalar();
+         });
 }
 
 }  // namespace
@@ -62,7 +71,7 @@ DistributedInput distributed_by_plan(const InputPlan& plan) {
 }
 
 DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, const ClusterShape& cluster,
-                                       bool one_for_each) {
+                                       bool one_for_each, Assignment assignment) {
   DistributedInput input{.cluster = cluster, .cardinality = pipelines.at(0)->cardinality()};
   input.element_spec = pipelines.front()->element_spec();
   for (const StagePtr& pipeline : pipelines) {
@@ -70,7 +79,9 @@ DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, c
     // Only if no pipeline ends is every replica sure to have data.
     if (input.cardinality.is_infinite()) input.cardinality = pipeline->cardinality();
   }
-  input.partial_steps = handles_partial_steps(input.element_spec, input.cardinality.is_infinite(), cluster.workers);
+  const bool is_endless = input.cardinality.is_infinite();
+  input.partial_steps = handles_partial_steps(input.element_spec, is_endless, cluster.workers) ||
+                        (assignment == Assignment::ByReplica && !is_endless && !has_scalars(input.element_spec));
   input.steps = steps_of_pipelines(pipelines, cluster, one_for_each, input.partial_steps);
   if (cluster.replicas() > 1 && input.partial_steps)
     input.element_spec = input.element_spec.with_rows(PartialShape::kUnknown);

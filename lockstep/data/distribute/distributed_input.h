@@ -76,8 +76,10 @@ struct LOCKSTEP_EXPORT DistributedInput {
 
 /// A dataset by its plan.
 LOCKSTEP_EXPORT DistributedInput distributed_by_plan(const InputPlan& plan);
-/// Per-replica batches from a function: one pipeline, or with PER_REPLICA one for each replica.
+/// Per-replica batches from a function: one pipeline, or with PER_REPLICA one for each replica. By replica, a last step
+/// in which only some replicas have a batch counts; by TensorFlow's rule only if shapes are not fully known.
 LOCKSTEP_EXPORT DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines,
-                                                       const ClusterShape& cluster, bool one_for_each);
+                                                       const ClusterShape& cluster, bool one_for_each,
+                                                       Assignment assignment = Assignment::ByReplica);
 
 }  // namespace lockstep::data

@@ -124,29 +124,8 @@ std::vector<Steps> expected_steps(const Case& c) {
   return steps;
 }
 
-/// What all workers would have agreed on, as if they had met: how many of their replicas have data in each step.
-class KnownTotals {
- public:
-  KnownTotals(std::vector<std::int64_t> totals, std::size_t step) : totals_(std::move(totals)), step_(step) {}
-  StepTotals total(const StepTotals&) { return {.values = step_ < totals_.size() ? totals_[step_++] : 0}; }
-
- private:
-  std::vector<std::int64_t> totals_;
-  std::size_t step_;
-};
-
 std::vector<std::int64_t> totals_of(const Case& c) {
-  std::vector<std::int64_t> totals;
-  for (int w = 0; w < c.workers; ++w) {
-    const auto source = c.plan(w).make_source(kContext);
-    for (std::size_t s = 0;; ++s) {
-      const int values = source->next().local_values();
-      if (values == 0) break;
-      if (s == totals.size()) totals.push_back(0);
-      totals[s] += values;
-    }
-  }
-  return totals;
+  return totals_of_workers(c.workers, [&](int worker) { return c.plan(worker).make_source(kContext); });
 }
 
 /// Whether a shard has fewer files or rows than there are workers, which is an error.
