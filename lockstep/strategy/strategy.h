@@ -245,7 +245,7 @@ class LOCKSTEP_EXPORT Strategy {
   auto distribute_from_function(F&& make, const InputOptions& options);
 
   /// A batch that you have, such as one from a `torch::data` DataLoader, cut along its first dimension into one part
-  /// per local replica, on its device: ceil(rows / replicas) rows each, the last ones short or empty. Parts are detached from
+  /// per local replica, on its device: as evenly as possible, the larger parts first. Parts are detached from
   /// any graph, and views of a batch that is on their device and whose rows are contiguous. Include
   /// <lockstep/data/distribute/distributed_dataset.h>.
   ///

@@ -99,6 +99,38 @@ TEST_P(FailedRunTest, LibTorchsErrorsAboutDevicesNameTheCallThatMovesATensor) {
     EXPECT_FALSE(contains(thrown(text), kHelp)) << thrown(text);
 }
 
+TEST_P(FailedRunTest, OfAReplicaWithoutRowsSaysSoInItsHelp) {
+  constexpr const char* kNoRows = "this replica's batch has no rows";
+  const auto batch = [&](int empty) {
+    std::vector<at::Tensor> parts;
+    for (int k = 0; k < replicas; ++k) parts.push_back(here(at::zeros({k == empty ? 0 : 2, 3, 4})));
+    return PerReplica<at::Tensor>(std::move(parts));
+  };
+  const auto flat = [](const at::Tensor& x) { return x.view({x.size(0), -1}).sum(); };
+  strategy.run(flat, batch(-1));
+  for (int empty = 0; empty < replicas; ++empty) {
+    const std::string of_torch = message_of<c10::Error>([&] { strategy.run(flat, batch(empty)); });
+    EXPECT_TRUE(contains(of_torch, kNoRows)) << of_torch;
+    EXPECT_TRUE(contains(of_torch, "on replica " + std::to_string(empty))) << of_torch;
+    for (const std::string help : {"", "try another"}) {
+      const SeenError seen = error_of([&] {
+        strategy.run(
+            [&](const at::Tensor& x) {
+              if (x.size(0) == 0) throw InvalidArgument(errors::kShape, {.what = "wrong", .help = help});
+            },
+            batch(empty));
+      });
+      EXPECT_EQ(seen.code, Code::InvalidArgument);
+      EXPECT_EQ(seen.parts.what, "wrong");
+      EXPECT_TRUE(contains(seen.parts.help, kNoRows) && seen.parts.help.starts_with(help)) << seen.text;
+    }
+  }
+  const SeenError with_rows = error_of([&] {
+    strategy.run([](const at::Tensor&) { throw InvalidArgument(errors::kShape, {.what = "wrong"}); }, batch(-1));
+  });
+  EXPECT_EQ(with_rows.parts.help, "");
+}
+
 TEST_P(FailedRunTest, OfSeveralFailuresTheLowestReplicasIsThrown) {
   const LoggedLines quiet;
   Rendezvous everybody(replicas);

@@ -77,6 +77,26 @@ void log_other_failures(const Strategy& strategy, const Said& thrown,
   }
 }
 
+/// Throws the exception in flight, with the reason that may be behind it: the replica's batch has no rows.
+[[noreturn]] void rethrow_of_empty_batch() {
+  const std::string reason =
+      "this replica's batch has no rows, because the step has fewer rows than replicas: make batches larger, leave out a "
+      "short last one with drop_remainder, or write code that takes no rows (flatten(1), not view({size, -1}))";
+  try {
+    throw;
+  } catch (Error& e) {
+    if (e.number() >= errors::kWrongContext) {  // what happened to other workers has other reasons
+      ErrorText text = e.text();
+      text.help = text.help.empty() ? reason : str(text.help, "; ", reason);
+      e = Error(e.code(), e.number(), std::move(text));
+    }
+    throw;
+  } catch (c10::Error& e) {
+    e.add_context(in_words_here(str("help: ", reason)));
+    throw;
+  }
+}
+
 using detail::this_thread;
 
 }  // namespace
@@ -200,7 +220,13 @@ void Strategy::run_on_replicas(const detail::StepRows& rows, FunctionRef<void(st
     detail::current_context()->notes = &notes;
     for (const auto& watcher : watchers)
       is_inner ? watcher->remember(static_cast<std::size_t>(k)) : watcher->begin(static_cast<std::size_t>(k));
-    call(static_cast<std::size_t>(k));
+    const auto at = static_cast<std::size_t>(k);
+    try {
+      call(at);
+    } catch (...) {
+      if (at < rows.here.size() && rows.here[at] == 0) rethrow_of_empty_batch();
+      throw;
+    }
     detail::require_watched_untouched();
   };
   try {

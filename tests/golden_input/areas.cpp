@@ -37,8 +37,10 @@ AutoShardPolicy policy_in(const json& given) {
   golden::unknown_value("policy", name);
 }
 
+const InputOptions kTensorFlow{.assignment = Assignment::TensorFlow};
+
 InputOptions options_in(const json& given) {
-  InputOptions options{.assignment = Assignment::TensorFlow};
+  InputOptions options = kTensorFlow;
   if (!given.contains("input_options")) return options;
   const json& fields = given["input_options"];
   golden::allow_only(fields,
@@ -136,17 +138,8 @@ void expect_error_at_once(const Case& given, const StagePtr& dataset) {
 json run_distribute_dataset(const Case& given) {
   const StagePtr dataset = with_policy(build_dataset(given["dataset"]), policy_in(given.data));
   const InputOptions options = options_in(given.data);
-  if (given.workers() == 1) {
-    Strategy& strategy = strategy_of(given.replicas_per_worker());
-    const auto input = distribute_stage(strategy, dataset, options);
-    // By replica and TensorFlow's way are the same for one worker.
-    InputOptions by_replica = options;
-    by_replica.assignment = Assignment::ByReplica;
-    const json result = results_of({*input}, given);
-    const json other = results_of({*distribute_stage(strategy, dataset, by_replica)}, given);
-    if (result != other) throw std::runtime_error("by replica, one worker gets something else: " + other.dump());
-    return result;
-  }
+  if (given.workers() == 1)
+    return results_of({*distribute_stage(strategy_of(given.replicas_per_worker()), dataset, options)}, given);
   check_for_dataset(options);
   if (given.expect().contains("failing_workers") && given.expect()["error"] == "InvalidArgument") {
     expect_error_at_once(given, dataset);
@@ -237,7 +230,7 @@ json run_numpy(const Case& given) {
   const Element element =
       read_element(arrays.contains("array") ? arrays["array"] : arrays, given.data.value("dtype", ""));
   const StagePtr dataset = apply_ops(make_slices(element), given["ops"]);
-  return results_of({*distribute_stage(strategy_of(given.replicas_per_worker()), dataset, {})}, given);
+  return results_of({*distribute_stage(strategy_of(given.replicas_per_worker()), dataset, kTensorFlow)}, given);
 }
 
 json run_input_context(const Case& given) {
@@ -259,10 +252,9 @@ json write_values(const std::optional<DistributedCursor::Values>& values) {
 DistributedInputPtr iterator_input(const Case& given) {
   Strategy& strategy = strategy_of(given.replicas_per_worker());
   if (given.data.value("from_function", false)) {
-    return distribute_made(strategy, build_for(given["dataset"], contexts_for_function(strategy, {})),
-                           {.assignment = Assignment::TensorFlow});
+    return distribute_made(strategy, build_for(given["dataset"], contexts_for_function(strategy, {})), kTensorFlow);
   }
-  return distribute_stage(strategy, with_policy(build_dataset(given["dataset"]), policy_in(given.data)), {});
+  return distribute_stage(strategy, with_policy(build_dataset(given["dataset"]), policy_in(given.data)), kTensorFlow);
 }
 
 json all_steps(const DistributedInputPtr& input) {
@@ -279,11 +271,11 @@ json after_per_replica(const Case& given) {
         distribute_made(strategy, build_for(given["dataset"], contexts_for_function(strategy, options)), options));
   };
   json result;
-  result["before"] = steps({.assignment = Assignment::TensorFlow});
+  result["before"] = steps(kTensorFlow);
   result["with_option"] = steps({.fetch_to_device = false,
                                  .replication_mode = ReplicationMode::PerReplica,
                                  .assignment = Assignment::TensorFlow});
-  result["after"] = steps({.assignment = Assignment::TensorFlow});
+  result["after"] = steps(kTensorFlow);
   return result;
 }
 

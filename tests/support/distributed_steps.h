@@ -175,6 +175,21 @@ inline std::vector<Rows> ceil_pieces(const std::vector<Rows>& batches, std::size
   return pieces;
 }
 
+/// Each batch in as many pieces as there are replicas, which get the rows in turn.
+inline std::vector<Rows> even_pieces(const std::vector<Rows>& batches, std::size_t replicas) {
+  std::vector<Rows> pieces;
+  for (const Rows& batch : batches) {
+    std::vector<std::size_t> sizes(replicas, 0);
+    for (std::size_t row = 0; row < batch.size(); ++row) ++sizes[row % replicas];
+    std::size_t next = 0;
+    for (const std::size_t size : sizes) {
+      pieces.push_back(some_of(batch, next, next + size));
+      next += size;
+    }
+  }
+  return pieces;
+}
+
 /// All rows in pieces whose sizes go round in a circle, which is entered at replica `first`.
 inline std::vector<Rows> balanced_pieces(const std::vector<Rows>& batches, std::size_t batch_size, std::size_t replicas,
                                          std::size_t first = 0) {
@@ -203,9 +218,22 @@ inline Steps dealt(const std::vector<Rows>& pieces, std::size_t replicas, bool p
   return steps;
 }
 
+/// One way to each of the rules by which batches are cut.
+struct WayToCut {
+  AutoShardPolicy policy;
+  Assignment assignment;
+};
+inline constexpr WayToCut kWaysToCut[] = {{AutoShardPolicy::Auto, Assignment::ByReplica},
+                                          {AutoShardPolicy::Data, Assignment::TensorFlow},
+                                          {AutoShardPolicy::Off, Assignment::TensorFlow}};
+inline std::string to_string(const WayToCut& way) {
+  return str(lockstep::to_string(way.policy), ", ", lockstep::to_string(way.assignment));
+}
+
 inline std::vector<Rows> pieces_by_rule(const std::vector<Rows>& batches, SplitRule rule, std::int64_t batch_size,
                                         int replicas, int first = 0) {
   if (rule == SplitRule::None) return batches;
+  if (rule == SplitRule::Even) return even_pieces(batches, static_cast<std::size_t>(replicas));
   if (rule == SplitRule::CeilSplit) return ceil_pieces(batches, static_cast<std::size_t>(replicas));
   return balanced_pieces(batches, static_cast<std::size_t>(batch_size), static_cast<std::size_t>(replicas),
                          static_cast<std::size_t>(first));

@@ -37,27 +37,25 @@ bool holds_any(const Step& step, const Rows& bad) {
 
 TEST(AfterAnError, ADistributedIteratorGoesOnBehindTheStepThatFailed) {
   const std::vector<Rows> cases = {{13}, {0, 1, 2, 3, 4, 5, 6}, {7, 30, 49}, {21, 22}};
-  for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
-    for (const Assignment assignment : {Assignment::ByReplica, Assignment::TensorFlow}) {
-      for (const int replicas : {1, 2, 3}) {
-        for (const int buffer : {0, 1, 3}) {
-          for (const MapOptions& options : {MapOptions{}, MapOptions{.parallel_calls = 2}}) {
-            const auto input = [&](const Rows& bad) {
-              const StagePtr dataset = make_batch(numbers_failing_at(bad, options), 8);
-              return input_of(plan_input(dataset, policy, assignment, {1, replicas, 0}), buffer);
-            };
-            DistributedCursor whole(input({}));
-            const Steps good = read_all(whole);
-            for (const Rows& bad : cases) {
-              Steps expected = good;
-              for (Step& step : expected) {
-                if (holds_any(step, bad)) step.clear();
-              }
-              DistributedCursor cursor(input(bad));
-              ASSERT_EQ(read_with_failures(cursor), expected)
-                  << lockstep::to_string(policy) << ' ' << replicas << " replicas, buffer " << buffer;
-              ASSERT_EQ(cursor.state().consumed, std::ssize(good));
+  for (const WayToCut& way : kWaysToCut) {
+    for (const int replicas : {1, 2, 3}) {
+      for (const int buffer : {0, 1, 3}) {
+        for (const MapOptions& options : {MapOptions{}, MapOptions{.parallel_calls = 2}}) {
+          const auto input = [&](const Rows& bad) {
+            const StagePtr dataset = make_batch(numbers_failing_at(bad, options), 8);
+            return input_of(plan_input(dataset, way.policy, way.assignment, {1, replicas, 0}), buffer);
+          };
+          DistributedCursor whole(input({}));
+          const Steps good = read_all(whole);
+          for (const Rows& bad : cases) {
+            Steps expected = good;
+            for (Step& step : expected) {
+              if (holds_any(step, bad)) step.clear();
             }
+            DistributedCursor cursor(input(bad));
+            ASSERT_EQ(read_with_failures(cursor), expected)
+                << to_string(way) << ' ' << replicas << " replicas, buffer " << buffer;
+            ASSERT_EQ(cursor.state().consumed, std::ssize(good));
           }
         }
       }
@@ -132,15 +130,15 @@ TEST(AfterAnError, WhateverMakesTheBatches) {
   const std::size_t ways = ways_to_batch(make_range(0, 1), 8).size();
   const std::vector<Rows> cases = {{13}, {0, 7, 49}, {3, 30, 31}};
   for (std::size_t way = 0; way < ways; ++way) {
-    for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+    for (const WayToCut& how : kWaysToCut) {
       for (const int replicas : {1, 2, 3}) {
         for (const Rows& bad : cases) {
           const auto plan_of = [&](const Rows& failing) {
             const StagePtr dataset = ways_to_batch(numbers_failing_at(failing), 8).at(way);
-            return plan_input(dataset, policy, Assignment::ByReplica, {1, replicas, 0});
+            return plan_input(dataset, how.policy, how.assignment, {1, replicas, 0});
           };
           const auto text = [&] {
-            return str(print_tree(*plan_of({}).pipeline()), to_string(plan_of({})), lockstep::to_string(policy));
+            return str(print_tree(*plan_of({}).pipeline()), to_string(plan_of({})), to_string(how));
           };
           const Steps expected =
               steps_without(batches_of(ways_to_batch(numbers_failing_at({}), 8).at(way)), bad, plan_of({}));
@@ -178,8 +176,14 @@ TEST(AfterAnError, AShortBatchBelowACacheStandsForItsRows) {
   const Step failed;
   for (const StagePtr& once : {batches, StagePtr(make_cache(batches))}) {
     const StagePtr dataset = make_repeat(once, 2);
-    DistributedCursor cursor(input_of(plan_input(dataset, AutoShardPolicy::Off, Assignment::ByReplica, {1, 2, 0}), 0));
-    EXPECT_EQ(read_with_failures(cursor), (Steps{{{0, 1}, {2}}, {{3, 4}, {5}}, failed, {{2, 3}, {4}}, failed}))
+    const auto steps_by = [&](Assignment assignment) {
+      DistributedCursor cursor(input_of(plan_input(dataset, AutoShardPolicy::Off, assignment, {1, 2, 0}), 0));
+      return read_with_failures(cursor);
+    };
+    EXPECT_EQ(steps_by(Assignment::TensorFlow), (Steps{{{0, 1}, {2}}, {{3, 4}, {5}}, failed, {{2, 3}, {4}}, failed}))
+        << print_tree(*dataset);
+    EXPECT_EQ(steps_by(Assignment::ByReplica),
+              (Steps{{{0, 1}, {2}}, {{3, 4}, {5}}, failed, {{0, 1}, {2}}, {{3, 4}, {5}}, failed}))
         << print_tree(*dataset);
   }
   set_log_severity(Severity::Info);
@@ -197,10 +201,8 @@ TEST(Resuming, ComputesNothingThatLiesBehind) {
   for (std::size_t way = 0; way < ways; ++way) {
     const std::string tree = print_tree(*dataset(way));
     if (tree.find("filter") != std::string::npos || tree.find("cache") != std::string::npos) continue;  // need to look
-    for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
-      const auto input = [&] {
-        return input_of(plan_input(dataset(way), policy, Assignment::ByReplica, {1, 2, 0}), 0);
-      };
+    for (const WayToCut& how : kWaysToCut) {
+      const auto input = [&] { return input_of(plan_input(dataset(way), how.policy, how.assignment, {1, 2, 0}), 0); };
       DistributedCursor whole(input());
       const int steps = way == 8 ? 3 : way == 9 ? 13 : 230;
       for (int i = 0; i < steps; ++i) ASSERT_TRUE(whole.next()) << tree;
@@ -209,18 +211,18 @@ TEST(Resuming, ComputesNothingThatLiesBehind) {
       DistributedCursor resumed = resume_cursor(input(), state);
       ASSERT_EQ(step_of(*resumed.next()), step_of(*whole.next())) << tree;
       // A shuffle of batches fills its buffer; a prefetch reads ahead.
-      EXPECT_LE(*computed, 8 * 10) << tree << lockstep::to_string(policy);
+      EXPECT_LE(*computed, 8 * 10) << tree << to_string(how);
     }
   }
 }
 
 TEST(AfterAnError, PositionsStayExact) {
   for (const int buffer : {0, 2}) {
-    for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+    for (const WayToCut& way : kWaysToCut) {
       const Rows bad = {3, 17, 18, 40};
       const auto input = [&] {
         const StagePtr dataset = make_batch(numbers_failing_at(bad), 8);
-        return input_of(plan_input(dataset, policy, Assignment::ByReplica, {1, 3, 0}), buffer);
+        return input_of(plan_input(dataset, way.policy, way.assignment, {1, 3, 0}), buffer);
       };
       DistributedCursor whole(input());
       const Steps all = read_with_failures(whole);

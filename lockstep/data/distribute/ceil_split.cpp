@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "lockstep/base/logging.h"
-#include "lockstep/data/distribute/split.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/stages/row_stream.h"
 
@@ -23,7 +22,7 @@ class CeilSplitIterator final : public ElementIterator {
     }
     ++next_;
     if (batch_.error) std::rethrow_exception(batch_.error);  // each piece of a batch that failed
-    element = ceil_piece_of(batch_.element, pieces_, next_ - 1);
+    element = piece_of(SplitRule::CeilSplit, batch_.element, pieces_, next_ - 1);
     return true;
   }
   std::int64_t skip(std::int64_t count) override {
@@ -75,9 +74,9 @@ std::string single_rows_warning(const std::string& element) {
              "distribute, where N is the number of rows of all replicas together.");
 }
 
-Element ceil_piece_of(const Element& batch, int pieces, int k) {
+Element piece_of(SplitRule rule, const Element& batch, int pieces, int k) {
   return batch.mapped([&](const Component& component) {
-    const RowRange rows = ceil_piece(component_rows(component, "splitting a batch"), pieces, k);
+    const RowRange rows = cut(rule, component_rows(component, "splitting a batch"), pieces, k);
     return slice(component, rows.begin, rows.end);
   });
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/data/distribute/split.h"
 #include "lockstep/data/stage.h"
 
 namespace lockstep::data {
@@ -18,8 +19,9 @@ struct CutWarnings {
 /// ("legacy rebatch"). Components with different numbers of rows are cut each by itself.
 LOCKSTEP_EXPORT StagePtr make_ceil_split(StagePtr batches, int pieces, std::shared_ptr<CutWarnings> warnings = nullptr);
 
-/// Piece k of `pieces` of a batch by the ceil split.
-LOCKSTEP_EXPORT Element ceil_piece_of(const Element& batch, int pieces, int k);
+/// Piece k of `pieces` of a batch that is cut by itself; see `cut`. Components with different numbers of rows are cut each
+/// by itself.
+LOCKSTEP_EXPORT Element piece_of(SplitRule rule, const Element& batch, int pieces, int k);
 
 /// Warns of what is seen in a batch that is about to be cut. TensorFlow cuts components with different numbers of rows
 /// each by its own size without a warning.

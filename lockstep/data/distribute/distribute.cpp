@@ -84,7 +84,7 @@ bool is_first_time(const StagePtr& dataset) {
 
 /// Now, or once the first element shows what is cut.
 void warn_of_single_rows(const InputPlan& plan, const ElementSpec& spec) {
-  if (plan.split.rule == SplitRule::CeilSplit && !tells_all(spec))
+  if (plan.split.rule != SplitRule::BalancedStream && !tells_all(spec))
     plan.split.warnings->of_single_rows = true;
   else
     say_warning(single_rows_warning(to_string(spec)));
@@ -140,8 +140,8 @@ std::vector<Element> split_batch(Strategy& strategy, const Element& batch) {
   row_count(batch, "split", kHelpForBatches);
   std::vector<Element> parts;
   for (int k = 0; k < strategy.num_local_replicas(); ++k)
-    parts.push_back(
-        moved_to(ceil_piece_of(batch, strategy.num_local_replicas(), k), strategy.replica_context(k).device()));
+    parts.push_back(moved_to(piece_of(SplitRule::Even, batch, strategy.num_local_replicas(), k),
+                             strategy.replica_context(k).device()));
   return parts;
 }
 

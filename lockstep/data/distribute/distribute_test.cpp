@@ -14,11 +14,13 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/data/distribute/worker_shards.h"
+#include "lockstep/data/files/files.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/logged_lines.h"
 #include "tests/support/replicas.h"
 #include "tests/support/resume.h"
 #include "tests/support/rows_of_replicas.h"
+#include "tests/support/temporary_folder.h"
 
 // What each replica gets of a distributed dataset, and when.
 namespace lockstep::data {
@@ -44,13 +46,30 @@ TEST(Distribute, WholeStepsEndWhereOneReplicaHasNoData) {
 
 TEST(Distribute, GivesEachReplicaAPieceOfEveryBatch) {
   const auto batches = strategy_of(4).distribute(range(26).batch(10));
-  const std::vector<std::vector<Rows>> expected = {{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9}},
-                                                   {{10, 11, 12}, {13, 14, 15}, {16, 17, 18}, {19}},
-                                                   {{20, 21}, {22, 23}, {24, 25}, {}}};
+  const std::vector<std::vector<Rows>> expected = {{{0, 1, 2}, {3, 4, 5}, {6, 7}, {8, 9}},
+                                                   {{10, 11, 12}, {13, 14, 15}, {16, 17}, {18, 19}},
+                                                   {{20, 21}, {22, 23}, {24}, {25}}};
   EXPECT_EQ(steps_of(batches), expected);
   EXPECT_EQ(steps_of(batches), expected) << "a second loop starts anew";
   EXPECT_TRUE(batches.handles_partial_steps());
   EXPECT_EQ(batches.cardinality(), Cardinality(3));
+}
+
+TEST(Distribute, CutsEachBatchByItselfWhateverTheSourceAndThePolicy) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("lines", "0\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n");
+  const auto number_in = [](const std::string& line) { return at::full({}, std::stoll(line), at::kLong); };
+  const auto lines = text_line_dataset(from_tensor_slices(std::vector{file})).map(number_in);
+  for (const auto policy : {AutoShardPolicy::Auto, AutoShardPolicy::File, AutoShardPolicy::Data, AutoShardPolicy::Off,
+                            AutoShardPolicy::Hint}) {
+    for (const auto& source : {range(12), from_tensor_slices(at::arange(12)), lines}) {
+      const auto batches = source.batch(9).repeat(2).with_options({policy});
+      const std::vector<Rows> nine = {{0, 1, 2}, {3, 4}, {5, 6}, {7, 8}}, three = {{9}, {10}, {11}, {}};
+      EXPECT_EQ(steps_of(strategy_of(4).distribute(batches)),
+                (std::vector<std::vector<Rows>>{nine, three, nine, three}))
+          << to_string(policy);
+    }
+  }
 }
 
 TEST(Distribute, KnowsItsNumberOfStepsBehindTakeSkipAndShard) {

@@ -150,7 +150,6 @@ class DistributedCursor::Impl {
     if (seen_.size() == 0 && !tells_all(input_->element_spec)) {
       const auto with_data = std::ranges::find_if(values, [](const Element& value) { return value.size() > 0; });
       if (with_data != values.end()) seen_ = without_rows(*with_data);
-      if (with_data == values.end() && step) seen_ = std::move(step->like_others);
     }
     for (std::size_t k = 0; k < values.size(); ++k) {
       if (values[k].size() > 0) continue;
@@ -283,8 +282,7 @@ class DistributedCursor::Impl {
       if (rows != 0) --mine.empty;
       rows < 0 ? ++mine.unclear : mine.rows += rows;
     }
-    const bool is_told = read.step && read.step->like_others.size() > 0;
-    mine.helpless = mine.values == 0 && cluster.workers > 1 && !is_told && !knows_empty_batches() ? 1 : 0;
+    mine.helpless = mine.values == 0 && cluster.workers > 1 && !knows_empty_batches() ? 1 : 0;
     return mine;
   }
 

@@ -62,7 +62,7 @@ DistributedInput distributed_by_plan(const InputPlan& plan) {
                          .steps = plan.steps(),
                          .element_spec = plan.element_spec,
                          .fingerprint = plan.fingerprint(),
-                         .pipelines = {plan.is_one_stream() ? plan.pipeline() : plan.stream},
+                         .pipelines = {plan.source()},
                          .everything = plan.everything,
                          .plan = to_string(plan)};
   if (plan.assignment == Assignment::ByReplica) input.agreement = nullptr;

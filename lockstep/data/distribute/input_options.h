@@ -7,10 +7,10 @@
 
 namespace lockstep {
 
-/// Which replica gets which rows of a global batch; with one worker both say the same.
+/// Which replica gets which rows of a global batch.
 enum class Assignment {
-  ByReplica,   ///< piece k of a step goes to replica k: the same rows whatever the number of workers
-  TensorFlow,  ///< as TensorFlow shards: files or pieces are dealt to workers, so rows move when workers are added
+  ByReplica,   ///< each batch is cut evenly, piece k for replica k: the same rows whatever the number of workers
+  TensorFlow,  ///< batches are cut and dealt to workers by TensorFlow's rules: rows move when workers are added
 };
 
 /// For whom a function given to `distribute_from_function` makes a pipeline.

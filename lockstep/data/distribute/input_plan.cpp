@@ -68,14 +68,15 @@ std::string share_of_worker(const InputPlan& plan, const ClusterShape& cluster) 
 /// Why batches are cut as they are, or shared as they are.
 std::string reason_of(const InputPlan& plan) {
   const bool has_hints = plan.shards.by == AutoShardPolicy::Hint;
+  const bool by_replica = plan.assignment == Assignment::ByReplica;
   if (plan.cluster.workers == 1) {
-    if (plan.split.rule == SplitRule::None || plan.global_batch_size == kUnknownBatchSize) return "";
+    if (by_replica || plan.split.rule == SplitRule::None || plan.global_batch_size == kUnknownBatchSize) return "";
     const bool found_files = plan.policy == AutoShardPolicy::Auto && plan.shards.unshardable.empty();
     const std::string why = found_files ? "the data comes from files" : plan.shards.unshardable;
     return str(" (", to_string(plan.policy), why.empty() ? "" : ": ", why, ")");
   }
   if (!plan.shards.unshardable.empty()) return str("; rows instead of files, because ", plan.shards.unshardable);
-  if (plan.assignment == Assignment::ByReplica) {
+  if (by_replica) {
     if (plan.shards.by == AutoShardPolicy::File) return "; every worker goes through all files";
     return has_hints ? "; shard(kShardHint, kShardHint) keeps everything, because pieces are shared out" : "";
   }
@@ -139,17 +140,13 @@ void check_depth(const Stage& dataset) {
 Cardinality steps_of_stream(const InputPlan& plan, std::int64_t rows) {
   const ClusterShape& cluster = plan.cluster;
   const std::int64_t full = rows / plan.global_batch_size, rest = rows % plan.global_batch_size;
-  if (plan.is_one_stream()) {
-    const std::int64_t pieces =
-        pieces_in_step(rest, balanced_sizes(plan.global_batch_size, {1, cluster.replicas(), 0}));
-    return full + (plan.partial_steps ? pieces > 0 : pieces == cluster.replicas());
-  }
   // Every worker cuts all rows, each by a cycle of its own; there are steps until the last one has had its last piece.
   std::int64_t last = 0;
   for (int worker = 0; worker < cluster.workers; ++worker) {
     const auto sizes = balanced_sizes(plan.global_batch_size, {cluster.workers, cluster.replicas_per_worker, worker});
     const std::int64_t pieces = std::ssize(pieces_of_stream(rest, sizes));
-    last = std::max(last, (pieces + cluster.replicas_per_worker - 1) / cluster.replicas_per_worker);
+    const std::int64_t part_of_step = plan.partial_steps ? cluster.replicas_per_worker - 1 : 0;
+    last = std::max(last, (pieces + part_of_step) / cluster.replicas_per_worker);
   }
   return full * cluster.workers + last;
 }
@@ -159,27 +156,27 @@ Cardinality steps_of_stream(const InputPlan& plan, std::int64_t rows) {
 Cardinality InputPlan::steps() const {
   const Cardinality all = pipeline()->cardinality();
   if (all.is_infinite()) return all;
-  const bool reads_part =
-      !is_one_stream() && (shards.by == AutoShardPolicy::File || shards.by == AutoShardPolicy::Hint);
-  if (reads_part) return Cardinality::unknown();  // the other workers' parts are not known here
+  const bool shares = stream && cluster.workers > 1;
+  if (shares && (shards.by == AutoShardPolicy::File || shards.by == AutoShardPolicy::Hint))
+    return Cardinality::unknown();  // the other workers' parts are not known here
   if (split.rule == SplitRule::BalancedStream) {
     const Cardinality rows = pipeline()->total_rows();
     return rows.is_known() && global_batch_size > 0 ? steps_of_stream(*this, rows.value()) : Cardinality::unknown();
   }
   // A batch has a piece for every replica, and makes a step of those that are shared; else each worker deals all of them.
-  const bool deals_all = !is_one_stream() && shards.by == AutoShardPolicy::Off;
+  const bool deals_all = shares && shards.by == AutoShardPolicy::Off;
   return multiplied(pipeline()->cardinality_if(Trust::Promised), deals_all ? cluster.workers : 1);
 }
 
 std::unique_ptr<StepSource> InputPlan::make_source(const IterationContext& context) const {
-  if (is_one_stream()) return own_pieces(pipeline(), split, context);
-  return whole_elements({stream}, cluster.replicas_per_worker, context);
+  if (stream) return whole_elements({stream}, cluster.replicas_per_worker, context);
+  return own_pieces(pipeline(), split, context);
 }
 
 std::string InputPlan::fingerprint() const {
   const std::string common =
       str(to_string(assignment), ", ", to_string(split.rule), " over ", cluster.replicas(), " replicas");
-  if (assignment == Assignment::ByReplica) return str(common, "\n", data::fingerprint(*pipeline()));
+  if (!stream) return str(common, "\n", data::fingerprint(*pipeline()));
   return str(common, ", worker ", cluster.worker, " of ", cluster.workers, "\n", data::fingerprint(*stream));
 }
 
@@ -189,7 +186,7 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
   check_depth(*dataset);
   InputPlan plan{.cluster = cluster, .assignment = assignment, .policy = policy};
   const bool by_replica = assignment == Assignment::ByReplica;
-  // By replica, the stream is what one worker with all replicas would see.
+  // By replica, all workers read what one worker with all replicas would.
   const ClusterShape seen_by = by_replica ? ClusterShape{1, cluster.replicas(), 0} : cluster;
 
   plan.cardinality = dataset->cardinality();
@@ -204,21 +201,23 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
     plan_shards(dataset, policy, cluster, TooFew::FailsWhereSeen, look);
   plan.shards = plan_shards(dataset, policy, seen_by, too_few, look);
 
-  plan.split = {.rule = choose_split(plan.shards.by, plan.global_batch_size, cluster.replicas()),
-                .global_batch_size = plan.global_batch_size,
+  const SplitRule tensorflows = choose_split(plan.shards.by, plan.global_batch_size, cluster.replicas());
+  plan.split = {.rule = by_replica && tensorflows != SplitRule::None ? SplitRule::Even : tensorflows,
                 .cluster = cluster};
   if (const StageTraits batch = below_plain_stages(*plan.pipeline()).traits();
       batch.elements == StageTraits::Elements::Stacked) {
     plan.split.drop_remainder = batch.drop_remainder;
-    // Rows below the batch can stand for the stream only if its pieces end where batches do.
-    if (plan.split.rule != SplitRule::BalancedStream || batch.batch_size == plan.global_batch_size)
-      plan.split.batch = batch.batch_size;
+    plan.split.batch = batch.batch_size;
   }
   plan.has_single_rows = plan.split.rule != SplitRule::None && gives_single_rows(*dataset, look);
   plan.partial_steps = handles_partial_steps(spec, plan.cardinality.is_infinite(), seen_by.workers);
-  plan.element_spec = distributed_spec(spec, plan.global_batch_size, seen_by, plan.partial_steps);
+  if (by_replica) {
+    plan.element_spec = cluster.replicas() == 1 ? spec : spec.ceil_split(cluster.replicas());
+    return plan;
+  }
+  plan.element_spec = distributed_spec(spec, plan.global_batch_size, cluster, plan.partial_steps);
   plan.stream = make_stream(plan, too_few);
-  if (!plan.is_one_stream() && (plan.shards.by == AutoShardPolicy::File || plan.shards.by == AutoShardPolicy::Hint))
+  if (cluster.workers > 1 && (plan.shards.by == AutoShardPolicy::File || plan.shards.by == AutoShardPolicy::Hint))
     plan.everything = plan_shards(dataset, policy, {1, 1, 0}, too_few, look).pipeline;
   return plan;
 }

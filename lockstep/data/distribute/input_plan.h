@@ -22,8 +22,9 @@ struct LOCKSTEP_EXPORT InputPlan {
   AutoShardPolicy policy = AutoShardPolicy::Auto;
   std::int64_t global_batch_size = kUnknownBatchSize;
   GlobalSplit split;
-  ShardPlan shards;           ///< how the workers share; of one worker under ByReplica
-  StagePtr stream = nullptr;  ///< under Assignment::TensorFlow: what the worker reads, an element per replica in turn
+  ShardPlan shards;  ///< how the workers share; of one worker under ByReplica
+  StagePtr stream =
+      nullptr;  ///< under Assignment::TensorFlow: what the worker reads, an element for each replica in turn
   StagePtr everything = nullptr;  ///< where workers read different parts: the global batches without shards
   bool partial_steps = true;
   /// Whether rows of a source are cut though they were never batched: along their features, which is hardly meant. Not
@@ -34,8 +35,8 @@ struct LOCKSTEP_EXPORT InputPlan {
 
   /// Global batches, with the shards of the plan in it.
   const StagePtr& pipeline() const { return shards.pipeline; }
-  /// Whether all workers see one stream of global batches, of which each takes its pieces.
-  bool is_one_stream() const { return assignment == Assignment::ByReplica || cluster.workers == 1; }
+  /// What is read.
+  const StagePtr& source() const { return stream ? stream : pipeline(); }
   /// How many steps a pass has, as far as that is known beforehand.
   Cardinality steps() const;
   std::unique_ptr<StepSource> make_source(const IterationContext& context) const;
@@ -62,9 +63,9 @@ LOCKSTEP_EXPORT std::optional<std::string> fallback_warning(const InputPlan& pla
 /// The size of the batches of a dataset, as distributing sees it.
 LOCKSTEP_EXPORT std::int64_t global_batch_size_of(const Stage& dataset);
 
-/// Of the elements that a replica gets from a distributed dataset. It does not depend on how the workers share: with a
-/// known global batch size it is that of the balanced stream. `partial_steps` of several workers leave the first
-/// dimension open, as any batch may be empty.
+/// Of the elements that a replica gets from a distributed dataset by TensorFlow's rules. It does not depend on how the
+/// workers share: with a known global batch size it is that of the balanced stream. `partial_steps` of several workers leave
+/// the first dimension open, as any batch may be empty.
 LOCKSTEP_EXPORT ElementSpec distributed_spec(const ElementSpec& dataset, std::int64_t global_batch_size,
                                              const ClusterShape& cluster, bool partial_steps);
 

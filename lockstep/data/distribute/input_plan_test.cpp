@@ -160,9 +160,9 @@ TEST(TooFewFiles, AreToldAlsoWhereTheElementThatTheyTakeThePlaceOfIsLeftOut) {
 TEST(Steps, AreNotCountedWhereThereMayBeNone) {
   const StagePtr none = make_filter(make_range(0, 5), [](const Element&) { return false; });
   const StagePtr taken = make_take(make_repeat(none, -1), 31);
-  for (const std::int64_t size : {3, 4}) {  // a ceil split, a balanced stream
-    for (const AutoShardPolicy policy : {AutoShardPolicy::Auto, AutoShardPolicy::Data, AutoShardPolicy::Off}) {
-      const InputPlan plan = plan_input(batched(taken, size), policy, Assignment::ByReplica, {2, 1, 0});
+  for (const std::int64_t size : {3, 4}) {
+    for (const WayToCut& way : kWaysToCut) {
+      const InputPlan plan = plan_input(batched(taken, size), way.policy, way.assignment, {1, 2, 0});
       EXPECT_EQ(plan.steps(), Cardinality::unknown());
       DistributedCursor cursor(input_of(plan, 0));
       EXPECT_TRUE(read_all(cursor).empty());
@@ -260,7 +260,7 @@ TEST(CacheFiles, OfWorkersWithFilesOfTheirOwnAreTheirOwn) {
   EXPECT_EQ(lines_of(1, Assignment::TensorFlow), "10 11 10 11 ");
   EXPECT_TRUE(std::filesystem::exists(folder / "shared.cache.0-of-2"));
   EXPECT_FALSE(std::filesystem::exists(folder / "shared.cache"));
-  EXPECT_EQ(lines_of(1, Assignment::ByReplica), "10 11 10 11 ") << "its pieces of what all read";
+  EXPECT_EQ(lines_of(1, Assignment::ByReplica), "10 11 21 10 11 21 ") << "its pieces of what all read";
   EXPECT_TRUE(std::filesystem::exists(folder / "shared.cache"));
 }
 
@@ -277,8 +277,9 @@ StagePtr pairs(std::int64_t rows) {
                  2);
 }
 
-DistributedInputPtr for_each_replica(const std::vector<StagePtr>& pipelines, const ClusterShape& cluster) {
-  DistributedInput input = distributed_pipelines(pipelines, cluster, true);
+DistributedInputPtr for_each_replica(const std::vector<StagePtr>& pipelines, const ClusterShape& cluster,
+                                     Assignment assignment = Assignment::ByReplica) {
+  DistributedInput input = distributed_pipelines(pipelines, cluster, true, assignment);
   input.buffer_size = 0;
   return std::make_shared<const DistributedInput>(std::move(input));
 }
@@ -328,13 +329,19 @@ TEST(PipelinesOfEachReplica, SayIfNothingIsKnownAboutTheirElements) {
 TEST(PipelinesOfEachReplica, HaveASpecThatIsTrueOfAll) {
   const StagePtr narrow = batched(make_slices(Element::of(at::zeros({8, 3}))), 4, true);
   const StagePtr wide = batched(make_slices(Element::of(at::zeros({8, 5}))), 4, true);
-  EXPECT_EQ(for_each_replica({narrow, narrow}, {1, 2, 0})->spec().element.components->at(0).shape,
+  constexpr ClusterShape kTwo{1, 2, 0};
+  constexpr Assignment kTensorFlow = Assignment::TensorFlow;
+  EXPECT_EQ(for_each_replica({narrow, narrow}, kTwo, kTensorFlow)->spec().element.components->at(0).shape,
             (PartialShape{4, 3}));
+  EXPECT_EQ(for_each_replica({narrow, narrow}, kTwo)->spec().element.components->at(0).shape,
+            (PartialShape{PartialShape::kUnknown, 3}))
+      << "no row is lost where one of them ends first";
   EXPECT_EQ(for_each_replica({narrow, wide}, {1, 2, 0})->spec().element.components->at(0).shape,
             (PartialShape{PartialShape::kUnknown, PartialShape::kUnknown}))
       << "a replica may get an empty batch";
   const StagePtr endless = make_repeat(narrow, -1);
-  EXPECT_FALSE(for_each_replica({narrow, narrow}, {1, 2, 0})->partial_steps);
+  EXPECT_FALSE(for_each_replica({narrow, narrow}, kTwo, kTensorFlow)->partial_steps);
+  EXPECT_TRUE(for_each_replica({narrow, narrow}, kTwo)->partial_steps);
   EXPECT_TRUE(for_each_replica({narrow, wide}, {1, 2, 0})->partial_steps);
   EXPECT_TRUE(for_each_replica({endless, endless}, {1, 2, 0})->cardinality.is_infinite());
   EXPECT_FALSE(for_each_replica({endless, narrow}, {1, 2, 0})->cardinality.is_infinite());

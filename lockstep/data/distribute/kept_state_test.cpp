@@ -165,7 +165,7 @@ TEST(KeptState, AShortLastBatchThatNobodyKnewOfIsNotComputedTwice) {
     for (const std::int64_t count : {0, 1, 7, 8, 9, 13, 21, 23, 24}) {
       const CountedRows all;
       const auto pieces =
-          ceil_pieces(batches_of(make_batch(all.rows(count), 8)), static_cast<std::size_t>(shape.replicas()));
+          even_pieces(batches_of(make_batch(all.rows(count), 8)), static_cast<std::size_t>(shape.replicas()));
       for (int worker = 0; worker < shape.workers; ++worker) {
         const std::string which = lockstep::str(count, " rows, worker ", worker, " of ", shape.workers);
         const ClusterShape cluster{shape.workers, shape.replicas_per_worker, worker};

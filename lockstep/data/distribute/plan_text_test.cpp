@@ -32,39 +32,42 @@ std::string plan_of(const StagePtr& dataset, AutoShardPolicy policy, Assignment 
 TEST(PlanOfOneWorker, ReadsNaturally) {
   const StagePtr files = make_text_line_stage(names({"a", "b"}), {});
   const StagePtr filtered = make_filter(batched(make_range(0, 26), 10), [](const Element&) { return true; });
+  const StagePtr mapped = make_map(
+      batched(make_range(0, 26), 10), [](Element&) {}, ElementSpec::unknown(1), MapOptions{});
   struct Row {
     StagePtr dataset;
     AutoShardPolicy policy;
     int replicas;
-    const char* text;
+    const char *by_replica, *tensorflows;
   };
+  const StagePtr hinted = make_shard(make_range(0, 8), kShardHint, kShardHint);
   const Row kTable[] = {
-      {batched(make_range(0, 26), 10), Auto, 4,
-       "1 worker of 4 replicas, batches of 10, ceil split (AUTO: range has no files)\n"
-       "worker 0 of 1: everything\n"},
-      {batched(make_range(0, 1), 4), Data, 2,
-       "1 worker of 2 replicas, batches of 4, ceil split (DATA)\nworker 0 of 1: everything\n"},
-      {batched(make_range(0, 26), 10, true), Off, 2,
-       "1 worker of 2 replicas, batches of 10, balanced stream (OFF)\nworker 0 of 1: everything\n"},
-      {batched(make_range(0, 8), 4), File, 2,
-       "1 worker of 2 replicas, batches of 4, balanced stream (FILE)\nworker 0 of 1: everything\n"},
-      {batched(make_range(0, 8), 4), Hint, 2,
-       "1 worker of 2 replicas, batches of 4, balanced stream (HINT)\nworker 0 of 1: everything\n"},
-      {batched(make_shard(make_range(0, 8), kShardHint, kShardHint), 4), Hint, 2,
-       "1 worker of 2 replicas, batches of 4, balanced stream (HINT)\nworker 0 of 1: everything\n"},
-      {batched(files, 4), Auto, 2,
-       "1 worker of 2 replicas, batches of 4, balanced stream (AUTO: the data comes from files)\n"
-       "worker 0 of 1: everything\n"},
-      {batched(make_range(0, 26), 10), Auto, 1,
-       "1 worker of 1 replica, batches as they are\nworker 0 of 1: everything\n"},
-      {make_range(0, 5), Auto, 1, "1 worker of 1 replica, batches as they are\nworker 0 of 1: everything\n"},
-      {filtered, Auto, 2,
-       "1 worker of 2 replicas, batches of 10, ceil split (AUTO: range has no files)\n"
-       "worker 0 of 1: everything\n"},
+      {batched(make_range(0, 26), 10), Auto, 4, "4 replicas, batches of 10, cut evenly",
+       "4 replicas, batches of 10, ceil split (AUTO: range has no files)"},
+      {batched(make_range(0, 1), 4), Data, 2, "2 replicas, batches of 4, cut evenly",
+       "2 replicas, batches of 4, ceil split (DATA)"},
+      {batched(make_range(0, 26), 10, true), Off, 2, "2 replicas, batches of 10, cut evenly",
+       "2 replicas, batches of 10, balanced stream (OFF)"},
+      {batched(make_range(0, 8), 4), File, 2, "2 replicas, batches of 4, cut evenly",
+       "2 replicas, batches of 4, balanced stream (FILE)"},
+      {batched(make_range(0, 8), 4), Hint, 2, "2 replicas, batches of 4, cut evenly",
+       "2 replicas, batches of 4, balanced stream (HINT)"},
+      {batched(hinted, 4), Hint, 2, "2 replicas, batches of 4, cut evenly",
+       "2 replicas, batches of 4, balanced stream (HINT)"},
+      {batched(files, 4), Auto, 2, "2 replicas, batches of 4, cut evenly",
+       "2 replicas, batches of 4, balanced stream (AUTO: the data comes from files)"},
+      {batched(make_range(0, 26), 10), Auto, 1, "1 replica, batches as they are", "1 replica, batches as they are"},
+      {make_range(0, 5), Auto, 1, "1 replica, batches as they are", "1 replica, batches as they are"},
+      {filtered, Auto, 2, "2 replicas, batches of 10, cut evenly",
+       "2 replicas, batches of 10, ceil split (AUTO: range has no files)"},
+      {mapped, Auto, 2, "2 replicas, batches of unknown size, cut evenly",
+       "2 replicas, batches of unknown size, ceil split"},
   };
   for (const Row& row : kTable) {
     for (const Assignment assignment : {Assignment::ByReplica, Assignment::TensorFlow}) {
-      EXPECT_EQ(plan_of(row.dataset, row.policy, assignment, {1, row.replicas, 0}), row.text);
+      const char* const text = assignment == Assignment::ByReplica ? row.by_replica : row.tensorflows;
+      EXPECT_EQ(plan_of(row.dataset, row.policy, assignment, {1, row.replicas, 0}),
+                str("1 worker of ", text, "\nworker 0 of 1: everything\n"));
     }
   }
 }
@@ -94,7 +97,7 @@ TEST(PlanOfHints, WithoutAShardSaysThatEverybodyReadsEverything) {
   }
   const InputPlan by_replica = plan_input(dataset, Hint, Assignment::ByReplica, {2, 1, 0});
   EXPECT_EQ(to_string(by_replica),
-            "2 workers of 1 replica, batches of 4, balanced stream\n"
+            "2 workers of 1 replica, batches of 4, cut evenly\n"
             "worker 0 of 2: piece 0 of every step's 2 (ByReplica)\n"
             "worker 1 of 2: piece 1 of every step's 2 (ByReplica)\n");
   EXPECT_FALSE(fallback_warning(by_replica));
@@ -107,7 +110,7 @@ TEST(PlanOfHints, WithAShardSaysWhichElements) {
             "worker 0 of 2: elements 0,2,4,6 (HINT)\n"
             "worker 1 of 2: elements 1,3,5 (HINT)\n");
   EXPECT_EQ(plan_of(dataset, Hint, Assignment::ByReplica, {2, 1, 1}),
-            "2 workers of 1 replica, batches of 4, balanced stream; shard(kShardHint, kShardHint) keeps everything, "
+            "2 workers of 1 replica, batches of 4, cut evenly; shard(kShardHint, kShardHint) keeps everything, "
             "because pieces are shared out\n"
             "worker 0 of 2: piece 0 of every step's 2 (ByReplica)\n"
             "worker 1 of 2: piece 1 of every step's 2 (ByReplica)\n");
@@ -160,7 +163,7 @@ TEST(InputPlan, SaysWhoReadsWhichFiles) {
             "worker 1 of 3: files 1,4,7 (FILE)\n"
             "worker 2 of 3: files 2,5 (FILE)\n");
   EXPECT_EQ(to_string(plan_input(dataset, AutoShardPolicy::Auto, Assignment::ByReplica, {2, 2, 1})),
-            "2 workers of 2 replicas, batches of 96, balanced stream; every worker goes through all files\n"
+            "2 workers of 2 replicas, batches of 96, cut evenly; every worker goes through all files\n"
             "worker 0 of 2: pieces 0,1 of every step's 4 (ByReplica)\n"
             "worker 1 of 2: pieces 2,3 of every step's 4 (ByReplica)\n");
   for (int worker = 0; worker < 9; ++worker) {

@@ -90,7 +90,8 @@ std::vector<Steps> expected_steps(const Case& c) {
   const bool one_stream = c.assignment == Assignment::ByReplica || c.workers == 1;
   const int all = c.workers * c.replicas;
   const bool by_rows = c.policy == AutoShardPolicy::Data;
-  const auto rule = all == 1 ? SplitRule::None : by_rows ? SplitRule::CeilSplit : SplitRule::BalancedStream;
+  const auto tensorflows = by_rows ? SplitRule::CeilSplit : SplitRule::BalancedStream;
+  const auto rule = all == 1 ? SplitRule::None : c.assignment == Assignment::ByReplica ? SplitRule::Even : tensorflows;
   const bool partial = !c.pipeline.drop_remainder || !one_stream;
   std::vector<Steps> steps;
   if (one_stream) {

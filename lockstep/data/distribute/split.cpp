@@ -22,10 +22,22 @@ void check(const ClusterShape& shape) {
 std::string_view to_string(SplitRule rule) {
   switch (rule) {
     case SplitRule::None: return "not split";
+    case SplitRule::Even: return "cut evenly";
     case SplitRule::CeilSplit: return "ceil split";
     case SplitRule::BalancedStream: return "balanced stream";
   }
   return "";
+}
+
+RowRange cut(SplitRule rule, std::int64_t rows, int pieces, int k) {
+  if (rule == SplitRule::CeilSplit) {
+    const std::int64_t interval = (rows + pieces - 1) / pieces;
+    const std::int64_t begin = std::min(k * interval, rows);
+    return {begin, std::min(begin + interval, rows)};
+  }
+  const std::int64_t size = rows / pieces, larger = rows % pieces;
+  const auto begin_of = [&](std::int64_t piece) { return piece * size + std::min(piece, larger); };
+  return {begin_of(k), begin_of(k + 1)};
 }
 
 SplitRule choose_split(AutoShardPolicy by, std::int64_t global_batch_size, int replicas) {
@@ -40,17 +52,11 @@ std::vector<std::int64_t> balanced_sizes(std::int64_t global_batch_size, const C
     throw InvalidArgument(errors::kBadOption, {.what = str("global_batch_size must be >= 0, got ", global_batch_size),
                                                .help = "give the number of rows of a batch before it is cut"});
   }
-  const std::int64_t replicas = shape.replicas();
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(replicas), global_batch_size / replicas);
-  std::for_each_n(sizes.begin(), global_batch_size % replicas, [](std::int64_t& size) { ++size; });
+  std::vector<std::int64_t> sizes;
+  for (int k = 0; k < shape.replicas(); ++k)
+    sizes.push_back(cut(SplitRule::Even, global_batch_size, shape.replicas(), k).size());
   std::rotate(sizes.begin(), sizes.begin() + shape.worker * shape.replicas_per_worker, sizes.end());
   return sizes;
-}
-
-RowRange ceil_piece(std::int64_t rows, int pieces, int k) {
-  const std::int64_t interval = (rows + pieces - 1) / pieces;
-  const std::int64_t begin = std::min(k * interval, rows);
-  return {begin, std::min(begin + interval, rows)};
 }
 
 std::vector<int> pieces_of_worker(const ClusterShape& shape, Assignment assignment) {

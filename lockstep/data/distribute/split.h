@@ -7,8 +7,7 @@
 #include "lockstep/base/export.h"
 #include "lockstep/data/distribute/input_options.h"
 
-// How a global batch becomes one batch per replica: pure arithmetic, for any number of workers and replicas. Batches that a
-// program has already (`strategy.split`) are always cut by the ceil split.
+// How a global batch becomes one batch per replica: pure arithmetic, for any number of workers and replicas.
 namespace lockstep::data {
 
 /// Workers of a cluster, replicas of each, and which worker is meant.
@@ -26,15 +25,31 @@ LOCKSTEP_EXPORT void check(const ClusterShape& shape);
 
 inline constexpr std::int64_t kUnknownBatchSize = -1;
 
-/// The two rules by which batches are cut.
+/// How batches are cut: evenly by `distribute` and `strategy.split`, else by one of TensorFlow's two rules.
 enum class SplitRule {
   None,           ///< one replica in all: batches as they are
+  Even,           ///< each batch by itself in N pieces that differ by at most one row, the larger ones first
   CeilSplit,      ///< each batch by itself in N pieces of ceil(b / N) rows; the last ones may be short or empty
-  BalancedStream  ///< the rows as one stream, cut by a cycle of N sizes that differ by at most one
+  BalancedStream  ///< the rows as one stream, cut by the cycle of the N sizes of an evenly cut batch
 };
 LOCKSTEP_EXPORT std::string_view to_string(SplitRule rule);
 
-/// Which rule cuts the batches. As in TensorFlow it follows from how workers share the data, and one worker goes by it
+/// Rows [begin, end) of a batch.
+struct RowRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  std::int64_t size() const { return end - begin; }
+  bool operator==(const RowRange&) const = default;
+};
+
+/// Piece `k` of `pieces` of a batch of `rows` rows that is cut by itself: SplitRule::Even or CeilSplit.
+///
+///     cut(SplitRule::Even, 9, 4, k)       // 3, 2, 2 and 2 rows
+///     cut(SplitRule::CeilSplit, 9, 4, k)  // 3, 3, 3 and 0 rows
+LOCKSTEP_EXPORT RowRange cut(SplitRule rule, std::int64_t rows, int pieces, int k);
+
+/// By which of TensorFlow's rules batches are cut. It follows from how workers share the data, and one worker goes by it
 /// as if there were others:
 ///
 ///     shared by        rule
@@ -49,18 +64,6 @@ LOCKSTEP_EXPORT SplitRule choose_split(AutoShardPolicy by, std::int64_t global_b
 ///
 ///     balanced_sizes(10, {.workers = 2, .replicas_per_worker = 2, .worker = 1});  // 2, 2, 3, 3
 LOCKSTEP_EXPORT std::vector<std::int64_t> balanced_sizes(std::int64_t global_batch_size, const ClusterShape& shape);
-
-/// Rows [begin, end) of a batch.
-struct RowRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-
-  std::int64_t size() const { return end - begin; }
-  bool operator==(const RowRange&) const = default;
-};
-
-/// Piece `k` of `pieces` of a batch of `rows` rows by the ceil split.
-LOCKSTEP_EXPORT RowRange ceil_piece(std::int64_t rows, int pieces, int k);
 
 /// The pieces of one step, by number, that the replicas of `shape.worker` get, in their order. For the text of plans;
 /// step_source.cpp takes them.

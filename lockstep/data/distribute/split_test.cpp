@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-
+#include <functional>
 #include <numeric>
 
 #include "lockstep/base/error.h"
@@ -13,17 +13,11 @@
 namespace lockstep::data {
 namespace {
 
-std::vector<RowRange> ceil_split(std::int64_t rows, int pieces) {
-  std::vector<RowRange> ranges;
-  for (int k = 0; k < pieces; ++k) ranges.push_back(ceil_piece(rows, pieces, k));
-  return ranges;
-}
-
 using Sizes = std::vector<std::int64_t>;
 
-Sizes ceil_sizes(std::int64_t rows, int pieces) {
+Sizes sizes_by(SplitRule rule, std::int64_t rows, int pieces) {
   Sizes sizes;
-  for (const RowRange& piece : ceil_split(rows, pieces)) sizes.push_back(piece.size());
+  for (int k = 0; k < pieces; ++k) sizes.push_back(cut(rule, rows, pieces, k).size());
   return sizes;
 }
 
@@ -39,21 +33,41 @@ TEST(Split, OfUpTo12RowsOverFourReplicas) {
       {12, {3, 3, 3, 3}, {3, 3, 3, 3}},
   };
   for (const auto& row : kTable) {
-    EXPECT_EQ(ceil_sizes(row.rows, 4), row.ceil) << row.rows;
+    EXPECT_EQ(sizes_by(SplitRule::CeilSplit, row.rows, 4), row.ceil) << row.rows;
+    EXPECT_EQ(sizes_by(SplitRule::Even, row.rows, 4), row.balanced) << row.rows;
     EXPECT_EQ(balanced_sizes(row.rows, {.replicas_per_worker = 4}), row.balanced) << row.rows;
   }
 }
 
-TEST(Split, CeilPiecesCoverABatchWithoutGapOrOverlap) {
+TEST(Split, OfAHundredRowsOverSixteenReplicasLeavesNoneEmpty) {
+  EXPECT_EQ(sizes_by(SplitRule::Even, 100, 16), (Sizes{7, 7, 7, 7, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6}));
+  EXPECT_EQ(sizes_by(SplitRule::CeilSplit, 100, 16), (Sizes{7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 2, 0}));
+}
+
+TEST(Split, PiecesCoverABatchWithoutGapOrOverlap) {
+  for (const SplitRule rule : {SplitRule::Even, SplitRule::CeilSplit}) {
+    for (std::int64_t rows = 0; rows < 40; ++rows) {
+      for (int pieces = 1; pieces < 12; ++pieces) {
+        std::int64_t next = 0;
+        for (int k = 0; k < pieces; ++k) {
+          const RowRange piece = cut(rule, rows, pieces, k);
+          EXPECT_EQ(piece.begin, next);
+          EXPECT_LE(piece.begin, piece.end);
+          next = piece.end;
+        }
+        EXPECT_EQ(next, rows) << pieces;
+      }
+    }
+  }
+}
+
+TEST(Split, EvenPiecesDifferByOneRowAndTheLargerOnesComeFirst) {
   for (std::int64_t rows = 0; rows < 40; ++rows) {
     for (int pieces = 1; pieces < 12; ++pieces) {
-      std::int64_t next = 0;
-      for (const RowRange& piece : ceil_split(rows, pieces)) {
-        EXPECT_EQ(piece.begin, next);
-        EXPECT_LE(piece.begin, piece.end);
-        next = piece.end;
-      }
-      EXPECT_EQ(next, rows) << pieces;
+      const Sizes sizes = sizes_by(SplitRule::Even, rows, pieces);
+      EXPECT_TRUE(std::ranges::is_sorted(sizes, std::greater())) << rows << " over " << pieces;
+      EXPECT_LE(sizes.front() - sizes.back(), 1);
+      EXPECT_EQ(sizes.back() == 0, rows < pieces) << "empty only where there are too few rows";
     }
   }
 }
@@ -144,7 +158,7 @@ TEST(Assignment, EveryPieceHasOnePlace) {
       }
     }
   }
-  // With one worker they are the same.
+  // With one worker the places are the same.
   for (int n = 1; n <= 6; ++n) {
     EXPECT_EQ(pieces_of_worker({1, n, 0}, Assignment::ByReplica), pieces_of_worker({1, n, 0}, Assignment::TensorFlow));
   }

@@ -1,12 +1,10 @@
 #include "lockstep/data/distribute/step_source.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/own_tensor.h"
 #include "lockstep/data/pipeline.h"
-#include "lockstep/data/stages/balanced_cutter.h"
 #include "lockstep/data/stages/look_ahead.h"
 #include "lockstep/data/stages/row_stream.h"
 
@@ -50,25 +48,32 @@ class StreamSteps final : public StepSource {
   std::vector<bool> ended_;
 };
 
-/// What all ways of cutting one global stream share: which pieces are a worker's own.
+/// What both ways of cutting global batches share: which pieces are a worker's own.
 class OwnPieces : public StepSource {
  public:
   explicit OwnPieces(const GlobalSplit& split)
       : split_(split),
         replicas_(split.cluster.replicas()),
         first_(split.cluster.worker * split.cluster.replicas_per_worker),
-        own_(static_cast<std::size_t>(split.cluster.replicas_per_worker)) {}
+        own_(split.cluster.replicas_per_worker) {}
 
  protected:
   InputStep end() {
     ended_ = true;
-    return {std::vector<std::optional<Element>>(own_), 0};
+    return {std::vector<std::optional<Element>>(static_cast<std::size_t>(own_)), 0};
   }
+  /// A batch of `rows` rows, of which the worker's pieces are to be filled in.
+  InputStep step_of(std::int64_t rows) const {
+    InputStep step{{}, replicas_};
+    step.rows = {.all = rows, .has_empty = rows < replicas_};
+    return step;
+  }
+  RowRange piece(std::int64_t rows, int k) const { return cut(SplitRule::Even, rows, replicas_, first_ + k); }
 
   const GlobalSplit split_;
   const int replicas_;
   const int first_;
-  const std::size_t own_;
+  const int own_;
   bool ended_ = false;
 };
 
@@ -83,17 +88,13 @@ class CutBatches final : public OwnPieces {
   InputStep next() override {
     Element batch;
     if (ended_ || !batches_->next(batch)) return end();
-    InputStep step{{}, replicas_};
+    InputStep step = step_of(common_rows(batch));
     if (split_.rule == SplitRule::None) {
       step.elements.emplace_back(std::move(batch));
       return step;
     }
     warn_before_cut(batch, *split_.warnings);
-    for (std::size_t k = 0; k < own_; ++k)
-      step.elements.emplace_back(ceil_piece_of(batch, replicas_, first_ + static_cast<int>(k)));
-    const std::int64_t rows = common_rows(batch);
-    // All pieces are as large as the first, except for the last ones.
-    step.rows = {.all = rows, .has_empty = rows <= 0 || ceil_piece(rows, replicas_, replicas_ - 1).size() == 0};
+    for (int k = 0; k < own_; ++k) step.elements.emplace_back(piece_of(split_.rule, batch, replicas_, first_ + k));
     return step;
   }
 
@@ -115,24 +116,16 @@ StagePtr with_look_ahead(const StagePtr& rows, LookAhead*& ahead) {
                              }});
 }
 
-/// The own rows of each global batch, and no others: of the stream, or below a plain `batch`. A short last batch is cut by
-/// the ceil split at other rows than a full one: where it is not known beforehand which batch that is, each is looked at
-/// before it is cut.
+/// The own rows of each batch of a plain `batch`, and no others: those below it. A short last batch is cut at other rows
+/// than a full one: where it is not known beforehand which batch that is, each is looked at before it is cut.
 class OwnRows final : public OwnPieces {
  public:
   OwnRows(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
-      : OwnPieces(split),
-        is_ceil_(split.rule == SplitRule::CeilSplit),
-        drops_(reads_rows() && split.drop_remainder),
-        size_(is_ceil_ ? *split.batch : split.global_batch_size) {
-    if (!reads_rows()) {
-      rows_ = rows_of_batches(*pipeline, context);
-      return;
-    }
+      : OwnPieces(split), size_(*split.batch) {
     const StagePtr& rows = below_plain_stages(*pipeline).input();
     const Cardinality all = rows->cardinality_if(Trust::Certain);
-    if (all.is_known() && (is_ceil_ || drops_)) known_ = all.value();
-    const bool looks = is_ceil_ && all.is_unknown() && !drops_;
+    if (all.is_known()) known_ = all.value();
+    const bool looks = all.is_unknown() && !split_.drop_remainder;
     rows_ = rows_of_elements(looks ? *with_look_ahead(rows, ahead_) : *rows, context);
   }
 
@@ -144,62 +137,35 @@ class OwnRows final : public OwnPieces {
   InputStep next() override {
     if (ended_) return end();
     const std::int64_t batch = rows_of_batch();
-    if (batch < size_ && (batch == 0 || drops_)) {
+    if (batch < size_ && (batch == 0 || split_.drop_remainder)) {
       rows_->skip(size_);  // the rest: a cache below wants to see all
       return end();
     }
     ++step_;
-    const std::vector<std::int64_t> sizes = sizes_of(batch);
-    std::int64_t wanted = std::accumulate(sizes.begin(), sizes.begin() + first_, std::int64_t{0});
-    std::int64_t found = rows_->skip(wanted);
-    std::vector<Place> own(own_);
+    InputStep step = step_of(batch);
+    std::int64_t found = rows_->skip(piece(batch, 0).begin);
     std::exception_ptr error;  // the first; the step is read to its end
-    for (std::size_t k = 0; k < own_; ++k) {
-      const std::int64_t size = sizes[static_cast<std::size_t>(first_) + k];
-      found += rows_->take(size, own[k]);
-      if (!error) error = own[k].error;
-      wanted += size;
+    for (int k = 0; k < own_; ++k) {
+      Place own;
+      found += rows_->take(piece(batch, k).size(), own);
+      if (!error) error = own.error;
+      step.elements.emplace_back(std::move(own.element));
     }
-    found += rows_->skip(batch - wanted);
-    ended_ = found < batch;
-    // The rows below a `batch` have its short last batch, which it may leave out.
-    if (ended_ && (is_ceil_ || drops_)) return end();
+    found += rows_->skip(batch - piece(batch, own_ - 1).end);
+    if (found < batch) return end();  // a short last batch, which is left out
     if (error) std::rethrow_exception(error);
-    const std::int64_t pieces = is_ceil_ ? replicas_ : pieces_in_step(found, sizes);
-    InputStep step{std::vector<std::optional<Element>>(own_), pieces};
-    step.rows = {.all = found, .has_empty = pieces < replicas_ || *std::ranges::min_element(sizes) == 0};
-    for (std::size_t k = 0; k < own_; ++k) {
-      if (first_ + static_cast<std::int64_t>(k) < pieces)
-        step.elements[k] = std::move(own[k].element);
-      else
-        step.like_others = std::move(own[k].element);  // it has no rows
-    }
     return step;
   }
 
  private:
-  /// Whether these are the rows that become batches in a plain `batch`. With one worker every row is its own: whole
-  /// batches are the faster way to them.
-  bool reads_rows() const { return split_.batch && split_.cluster.workers > 1; }
-
   /// Of the next batch; a full one where only reading it will tell.
   std::int64_t rows_of_batch() {
     if (known_) return std::clamp<std::int64_t>(*known_ - step_ * size_, 0, size_);
     if (!ahead_) return size_;
     // The own rows of a shorter batch do not end behind those of a full one.
-    return ahead_->look(size_, 0, ceil_piece(size_, replicas_, first_ + static_cast<int>(own_) - 1).end);
+    return ahead_->look(size_, 0, piece(size_, own_ - 1).end);
   }
 
-  /// Of the pieces of all replicas.
-  std::vector<std::int64_t> sizes_of(std::int64_t batch) const {
-    if (!is_ceil_) return balanced_sizes(size_, {1, replicas_, 0});
-    std::vector<std::int64_t> sizes;
-    for (int k = 0; k < replicas_; ++k) sizes.push_back(ceil_piece(batch, replicas_, k).size());
-    return sizes;
-  }
-
-  const bool is_ceil_;
-  const bool drops_;  ///< leaves out a short last batch that it sees
   const std::int64_t size_;
   std::optional<std::int64_t> known_;  ///< rows in all, where a short last batch must be known of beforehand
   LookAhead* ahead_ = nullptr;         ///< within `rows_`, where that is not known
@@ -261,17 +227,10 @@ std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline, const GlobalSpl
                                        const IterationContext& context) {
   check(split.cluster);
   // Functions that do not keep their order would give the rows of a short last batch in another one.
-  const bool has_own_rows = split.rule == SplitRule::CeilSplit && split.batch && split.cluster.workers > 1 &&
-                            !find_position_obstacle(*pipeline);
-  if (has_own_rows || split.rule == SplitRule::BalancedStream)
-    return std::make_unique<OwnRows>(pipeline, split, context);
+  const bool has_own_rows =
+      split.rule != SplitRule::None && split.batch && split.cluster.workers > 1 && !find_position_obstacle(*pipeline);
+  if (has_own_rows) return std::make_unique<OwnRows>(pipeline, split, context);
   return std::make_unique<CutBatches>(pipeline, split, context);
-}
-
-std::int64_t pieces_in_step(std::int64_t rows, const std::vector<std::int64_t>& sizes) {
-  const std::int64_t all = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-  if (rows >= all) return std::ssize(sizes);
-  return std::min<std::int64_t>(std::ssize(pieces_of_stream(rows, sizes)), std::ssize(sizes));
 }
 
 void separate_replicas(InputStep& step) {

@@ -23,8 +23,6 @@ struct InputStep {
   std::vector<std::optional<Element>> elements;
   /// How many replicas of all workers have an element, if this worker can tell by itself.
   std::optional<std::int64_t> total = std::nullopt;
-  /// Where some replica has none: a batch without rows that looks like the others, if the source knows one.
-  Element like_others = {};
   /// Of all workers, if this worker can tell by itself.
   BatchRows rows = {};
   /// Where elements are on their way to a GPU: what to wait for before they are used.
@@ -51,10 +49,9 @@ class LOCKSTEP_EXPORT StepSource {
 LOCKSTEP_EXPORT std::unique_ptr<StepSource> whole_elements(const std::vector<StagePtr>& streams, int replicas,
                                                            const IterationContext& context);
 
-/// How one stream of global batches is cut for all replicas of a cluster.
+/// How batches are cut for all replicas of a cluster.
 struct GlobalSplit {
   SplitRule rule = SplitRule::None;
-  std::int64_t global_batch_size = kUnknownBatchSize;  ///< of the balanced stream
   ClusterShape cluster = {};
 
   /// Of a pipeline that ends in a plain `batch`: its size, and whether a short last batch is left out. Then a worker
@@ -66,13 +63,9 @@ struct GlobalSplit {
 };
 
 /// The pieces that are the worker's own of the steps that ONE worker with all replicas would see: piece k of a step is
-/// replica k's. `pipeline` yields global batches.
+/// replica k's. `pipeline` yields global batches, each of which is cut evenly (or not at all: SplitRule::None).
 LOCKSTEP_EXPORT std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline, const GlobalSplit& split,
                                                        const IterationContext& context);
-
-/// How many of the pieces of one cycle of `sizes` exist if only `rows` rows are left; all of them exist if the rows
-/// suffice for all.
-LOCKSTEP_EXPORT std::int64_t pieces_in_step(std::int64_t rows, const std::vector<std::int64_t>& sizes);
 
 /// Replicas run on threads of their own and may write into what they are given: makes every tensor of a step one of its
 /// own, outside of any graph, and copies those of different replicas that have memory in common (a function may return
