@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/guards/drift.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/outside_of_run.h"
@@ -23,13 +24,12 @@
 #include "lockstep/nn/step/loss_scale.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
-#include "lockstep/nn/step/publish.h"
-#include "lockstep/nn/step/update.h"
+#include "lockstep/nn/step/take_step.h"
+#include "lockstep/nn/step/window.h"
 #include "lockstep/nn/tensor_digest.h"
-#include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/gpu.h"
 
-// The phases of a step, one after the other: collect, reduce, check and clip, update, publish. Each is a file in step/.
+// What a program calls. The phases of a step are in step/take_step.cpp.
 namespace lockstep {
 
 using detail::OptimizerCore;
@@ -39,91 +39,6 @@ using detail::throw_misuse;
 
 namespace {
 
-/// Collect and reduce: one meeting. `may_leave_to_update`: the update may add up by itself, since nothing reads the sums
-/// before it.
-void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call,
-                        bool may_leave_to_update = false) {
-  detail::require_no_failed_run(core, mine, "reduce_gradients");
-  if (mine.progress.is_reduced())
-    throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next reduction",
-                 "reduce_gradients");
-  const detail::OptimizerSettings& settings = core.settings;
-  const bool checks = settings.not_finite != NotFinite::Ignore;
-  detail::meet_with_gradients(core, mine, op, call, [&] {
-    const bool can_check = (mine.scale || (checks && !mine.progress.loss_scale)) && can_check_on_device(core, mine);
-    mine.checks_on_device = can_check;
-    if (mine.scale && !can_check) {  // such as for sparse gradients
-      mine.progress.loss_scale = mine.scale->read().scale;
-      mine.scale.reset();
-    }
-    core.reducer->reduce(mine, {.op = op,
-                                .may_leave_to_update = may_leave_to_update && mine.checks_on_device && !mine.scale,
-                                .find_not_finite = checks && !mine.checks_on_device});
-    if (mine.checks_on_device) check_on_device(core, mine);
-  });
-  // A backward of another optimizer has made them, or of a loss that the program has scaled.
-  const detail::RunNotes* const notes = detail::current_context()->notes;
-  if (mine.progress.stage == detail::GradientStage::None && notes != nullptr && notes->loss_scale != 0) {
-    if (notes->has_several_scales)
-      throw_misuse(
-          "losses of different scales have gone backward in this run, and these gradients may be of any of them",
-          "call backward(loss, scaler) of this optimizer instead of scaled(loss).backward()", "reduce_gradients");
-    if (notes->loss_scale == detail::kScaleOnDevice)
-      throw_misuse(
-          "the gradients are of a loss that another optimizer's minimize has scaled on the GPU",
-          "call backward(loss, scaler) of one optimizer, then reduce_gradients(), unscale(scaler) and step() of each",
-          "reduce_gradients");
-    mine.progress.loss_scale = notes->loss_scale;
-  }
-  mine.progress.stage = detail::GradientStage::Reduced;
-}
-
-/// Update and publish: one meeting.
-void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
-  detail::require_watched_untouched();
-  detail::meet("step", {&core, "step", mine.progress.clip_mark}, [&] {
-    core.poison.update_or_poison(mine.steps, [&] { update_owned(core, mine); });
-    if (mine.scale) update_scale_on_device(*mine.scale, core, mine);
-  });
-  publish_step(core, mine);
-}
-
-/// All phases in one meeting, where nothing has to be decided between sum and update: each segment is updated right
-/// after it was summed, or in the same pass over memory.
-void take_whole_step(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call) {
-  mine.checks_on_device = false;
-  const detail::ReduceRequest request{.op = op, .may_leave_to_update = has_fused_update(core)};
-  detail::meet_with_gradients(core, mine, op, call, [&] {
-    core.poison.update_or_poison(mine.steps, [&] {
-      core.reducer->reduce(mine, request);
-      update_owned(core, mine);
-    });
-  });
-  publish_step(core, mine);
-}
-
-/// The phases after the gradients of this replica are there. Returns whether the weights were updated.
-bool reduce_and_update(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, GradScaler* scaler, const char* call) {
-  const detail::OptimizerSettings& settings = core.settings;
-  if (!settings.checks_before_update() && scaler == nullptr) {
-    take_whole_step(core, mine, op, call);
-    return true;
-  }
-  collect_and_reduce(core, mine, op, call, !settings.clip_global_norm && !settings.clip_value);
-  if (mine.scale) {
-    unscale_on_device(*mine.scale, mine);
-    mine.progress.stage = detail::GradientStage::Unscaled;
-  } else if (scaler) {
-    if (!detail::unscale(core, mine, *scaler)) return false;
-  } else if (settings.not_finite != NotFinite::Ignore && !mine.checks_on_device && !may_update(core, mine)) {
-    return false;
-  }
-  if (settings.clip_global_norm) detail::clip_global_norm_unseen(core, mine, *settings.clip_global_norm);
-  if (settings.clip_value) detail::clip_value(core, mine, *settings.clip_value);
-  update_and_publish(core, mine);
-  return true;
-}
-
 /// Inside run the calling replica's own: another's may be a step ahead.
 const ReplicaPart& counting_part(const OptimizerCore& core) {
   const detail::ContextEntry* top = detail::current_context();
@@ -132,7 +47,7 @@ const ReplicaPart& counting_part(const OptimizerCore& core) {
   if (here) {
     settle_checks(core, part);
   } else {
-    detail::settle_digests(core);
+    core.drift->settle();
     settle_all(core, detail::settle_checks);
   }
   return part;
@@ -146,25 +61,22 @@ bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler& scaler)
 bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler) {
   OptimizerCore& core = *core_;
   ReplicaPart& mine = part_here(core, "minimize");
+  const char* const call = scaler ? "minimize with a GradScaler" : "minimize";
   require_valid_options(core, mine);
   const detail::OptimizerSettings& settings = core.settings;
   if (detail::has_failed_run(core, mine)) drop_gradients(core, mine);
-  mine.steps_beside_window = 0;
   int calls = mine.progress.accumulated + 1;
   if (calls > 1 && calls >= settings.accumulate) calls -= detail::drop_calls_of_window(core, mine);
   if (calls >= settings.accumulate) core.reducer->start(mine, settings.reduce_op);
   const bool scales_on_device =
       scaler && mine.progress.stage == detail::GradientStage::None && detail::can_scale_on_device(core, loss);
   mine.scale = scales_on_device ? detail::LossScale::of_replica(*scaler) : nullptr;
-  go_backward(core, mine, loss, scaler);
+  go_backward(core, mine, loss, scaler, call);
   mine.progress.accumulated = calls < settings.accumulate ? calls : 0;
-  if (calls < settings.accumulate) {
-    detail::sample_gradients(core, mine);
-    ++mine.window_calls;
-    return false;
-  }
-  const char* const call = scaler ? "minimize with a GradScaler" : "minimize";
-  return reduce_and_update(core, mine, settings.reduce_op, scaler, call);
+  if (mine.progress.accumulated == 0) return take_step(core, mine, settings.reduce_op, scaler, call);
+  for (const auto& observer : core.observers) observer->gradients_wait({core, mine, call});
+  ++mine.window_calls;
+  return false;
 }
 
 bool MirroredOptimizerBase::apply_gradients(const std::vector<at::Tensor>& gradients, GradientsOf whose) {
@@ -177,8 +89,8 @@ bool MirroredOptimizerBase::apply_gradients(const torch::OrderedDict<std::string
   require_valid_options(core, mine);
   detail::take_gradients(core, mine, gradients, whose);
   const bool is_sum = whose == GradientsOf::AllReplicas;
-  return reduce_and_update(core, mine, is_sum ? ReduceOp::Sum : core.settings.reduce_op, nullptr,
-                           is_sum ? detail::kGivenByAll : "apply_gradients(ThisReplica)");
+  return take_step(core, mine, is_sum ? ReduceOp::Sum : core.settings.reduce_op, nullptr,
+                   is_sum ? detail::kGivenByAll : "apply_gradients(ThisReplica)");
 }
 
 void MirroredOptimizerBase::backward(const at::Tensor& loss) { backward(loss, nullptr); }
@@ -186,25 +98,20 @@ void MirroredOptimizerBase::backward(const at::Tensor& loss, const GradScaler& s
 
 void MirroredOptimizerBase::backward(const at::Tensor& loss, const GradScaler* scaler) {
   ReplicaPart& mine = part_here(*core_, "backward");
-  go_backward(*core_, mine, loss, scaler);
-  detail::sample_gradients(*core_, mine);
+  if (detail::has_failed_run(*core_, mine)) drop_gradients(*core_, mine);
+  go_backward(*core_, mine, loss, scaler, "backward");
+  for (const auto& observer : core_->observers) observer->gradients_wait({*core_, mine, "backward"});
 }
 
 void MirroredOptimizerBase::reduce_gradients() { reduce_gradients(core_->settings.reduce_op); }
 void MirroredOptimizerBase::reduce_gradients(ReduceOp op) {
   const char* call = op == ReduceOp::Sum ? "reduce_gradients(Sum)" : "reduce_gradients(Mean)";
   ReplicaPart& mine = part_here(*core_, "reduce_gradients");
-  detail::warn_of_changed_gradients(*core_, mine);
-  // One may be the last batch of an epoch.
-  const bool is_alone = mine.window_calls == 0 && mine.progress.backwards <= 1;
-  if (core_->settings.accumulate > 1 && is_alone && ++mine.steps_beside_window > 1 &&
-      core_->said.is_first(detail::Warning::UnusedWindow))
-    say_warning(
-        "set_accumulate is for minimize alone: reduce_gradients and step update the weights at every call. Call "
-        "backward several times before reduce_gradients, or minimize");
+  const StepMoment moment{*core_, mine, "reduce_gradients", op};
+  for (const auto& observer : core_->observers) observer->gradients_taken(moment);
   mine.window_calls = 0;  // of a window that ends here, where a replica may have made fewer calls
-  collect_and_reduce(*core_, mine, op, call);
-  detail::sample_gradients(*core_, mine);
+  reduce_in_parts(*core_, mine, op, call);
+  for (const auto& observer : core_->observers) observer->gradients_wait(moment);
 }
 
 bool MirroredOptimizerBase::gradients_are_finite() {
@@ -236,14 +143,8 @@ void MirroredOptimizerBase::step() {
     throw_misuse("the gradients have not been reduced over replicas",
                  "call reduce_gradients() before step(), or use minimize(loss)", "step");
   detail::require_unscaled(mine, "step");
-  detail::require_own_gradients(core, mine, "step");
-  if ((core.settings.clip_global_norm || core.settings.clip_value) && mine.progress.clip_mark == 0 &&
-      core.said.is_first(detail::Warning::UnusedClipping))
-    say_warning(
-        "set_clip_global_norm and set_clip_value are for minimize alone: these gradients are not clipped. Call "
-        "clip_global_norm(max_norm) or clip_value(limit) between reduce_gradients and step");
-  const bool checks =
-      core.settings.not_finite != NotFinite::Ignore && !mine.progress.loss_scale && !mine.checks_on_device;
+  for (const auto& observer : core.observers) observer->gradients_taken({core, mine, "step"});
+  const bool checks = mine.plan.finite == detail::StepPlan::Finite::Host && !mine.progress.loss_scale;
   if (checks && !may_update(core, mine)) return;
   update_and_publish(core, mine);
 }
@@ -334,12 +235,17 @@ void require_learning_rate(double rate) {
 void MirroredOptimizerBase::set_learning_rate(double rate) {
   require_learning_rate(rate);
   for (std::size_t g = 1; g < core_->groups.size(); ++g) {
-    if (learning_rate(g) == learning_rate(0) || !core_->said.is_first(detail::Warning::EqualRates)) continue;
+    if (learning_rate(g) == learning_rate(0) || !core_->equal_rates.is_first()) continue;
     say_warning(str("set_learning_rate gives all parameter groups the rate ", rate, ", but group 0 had ",
                     learning_rate(0), " and group ", g, " had ", learning_rate(g),
                     ". Use set_learning_rate(rate, group) to keep them apart"));
   }
   for (auto& group : core_->groups) group.options->set_lr(rate);
+}
+
+void MirroredOptimizerBase::observe(std::shared_ptr<StepObserver> observer) {
+  detail::require_outside_of_run("observe");
+  detail::observe_steps(*core_, std::move(observer));
 }
 
 void MirroredOptimizerBase::set_learning_rate(double rate, std::size_t group) {

@@ -22,6 +22,7 @@
 #include "lockstep/nn/optimizer_class.h"
 #include "lockstep/nn/optimizer_settings.h"
 #include "lockstep/nn/optimizer_traits.h"
+#include "lockstep/nn/step_observer.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
@@ -88,6 +89,8 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
   void set_accumulate(int calls);
   /// Compare what the replicas hold every so many steps; DataLoss names the replica and the tensor that differ.
   void set_digest(const DigestOptions& options);
+  /// `observer` sees every step from now on (nn/step_observer.h), after those attached before it.
+  void observe(std::shared_ptr<StepObserver> observer);
   void set_learning_rate(double rate);                     ///< of all groups
   void set_learning_rate(double rate, std::size_t group);  ///< of one
 

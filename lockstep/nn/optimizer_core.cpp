@@ -1,6 +1,5 @@
 #include "lockstep/nn/optimizer_core.h"
 
-#include <ATen/ops/zeros.h>
 #include <c10/util/Type.h>
 
 #include <algorithm>
@@ -9,6 +8,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/guards/drift.h"
+#include "lockstep/nn/guards/guards.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/shared_memory_reducer.h"
@@ -89,7 +90,6 @@ void deal_out(OptimizerCore& core) {
                          .is_whole = core.is_whole[p],
                          .weights = core.is_whole[p] ? values : slice_of(values, segment)};
       weights_of_group[owned.group].push_back(owned.weights);
-      part->updates_on_one_thread |= owned.weights.element_size() == 2 && plan.size() > 1;
       part->owned.push_back(std::move(owned));
     }
     OptimizerClass::Groups inner_groups;
@@ -148,18 +148,22 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
     const std::int64_t blocks = std::max<std::int64_t>(1, (leaf.numel() + kShardBlock - 1) / kShardBlock);
     block_sums.resize(block_sums.size() + static_cast<std::size_t>(blocks));
   }
-  on_device = module->strategy().replica_context(0).device().is_cuda() && !module->copies().is_mixed;
   deal_out(*this);
-  for (const std::size_t first : module->copies().first) {
-    if (!on_device) break;
-    const at::TensorOptions options(module->strategy().replica_context(static_cast<int>(first)).device());
-    device_block_sums.push_back(at::zeros({std::ssize(block_sums)}, options.dtype(at::kDouble)));
-    device_bad_sums.push_back(at::zeros({std::ssize(replicas)}, options.dtype(at::kLong)));
-  }
+  const bool on_device = module->strategy().replica_context(0).device().is_cuda() && !module->copies().is_mixed;
+  updater = on_device ? make_device_updater(*this) : make_host_updater(*this);
   reducer = make_reducer(*this);
   for (std::size_t p = 0; p < group_of.size(); ++p) {
     if (group_of[p] >= 0) module->pin(p);
   }
+  drift = make_drift(*this);
+  observers = {drift,
+               make_changed_module(*this),
+               make_changed_gradients(*this),
+               make_unfit_losses(*this),
+               make_leftover_gradients(*this),
+               make_different_sizes(*this),
+               make_unused_settings(*this),
+               make_unreached_parameters(*this)};
 }
 
 namespace {
@@ -202,11 +206,6 @@ std::vector<OptimizerGroup> assign_groups(const ModuleCore& module, std::vector<
              "give whole parts that a name begins with, such as 'head' for 'head.weight'; the first group that fits takes a parameter"});
   }
   return groups;
-}
-
-bool has_fused_update(const OptimizerCore& core) {
-  if (core.module->copies().is_mixed) return false;  // which reads all gradients in one memory
-  return core.on_device ? has_device_update(core) : core.cls.fused != nullptr;
 }
 
 ReplicaPart& part_here(OptimizerCore& core, const char* operation) {

@@ -203,7 +203,7 @@ void require_readable_state(const OptimizerCore& core, const char* operation) {
 
 OptimizerState read_state(const OptimizerCore& core) {
   require_readable_state(core, "state");
-  settle_digests(core);
+  core.drift->settle();
   settle_all(core, settle_counts);
   OptimizerState result;
   result[kNoParameter]["steps"] = at::scalar_tensor(core.replicas[0]->steps, at::kLong);
@@ -238,6 +238,7 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
     const auto saved = state.find(parameters[p].name);
     if (saved != state.end() && has_sparse_part(saved->second)) deal_out_whole(core, static_cast<int>(p));
   }
+  core.drift->forget();
   for (const auto& replica : core.replicas) {
     auto& states = replica->inner->state();
     for (const OwnedSegment& segment : replica->owned) {
@@ -247,7 +248,6 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
       states[segment.weights.unsafeGetTensorImpl()] = core.cls.write_state(cut_state(core, segment, saved));
     }
     replica->numbers.reset();
-    replica->digests.reset();
     drop_gradients(core, *replica);
     replica->window_calls = 0;
     replica->asked_state.clear();

@@ -18,6 +18,7 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/torch_optimizers.h"
+#include "lockstep/strategy/strategy.h"
 #include "lockstep/values/const_data.h"
 
 // The numbers of a step that are in GPU memory: options of the optimizer on their way there, counts and checks on their way
@@ -106,7 +107,7 @@ FusedClass fused_class_of(const OptimizerCore& core) {
 
 DeviceNumbers::DeviceNumbers(const OptimizerCore& core, ReplicaPart& mine) {
   const FusedClass kind = fused_class_of(core);
-  const at::Device device = core.bad_sums_for(mine).device();
+  const at::Device device = core.module->strategy().replica_context(mine.index).device();
   const auto bytes = at::TensorOptions(device).dtype(at::kByte);
   const auto of_size = [](std::size_t count, std::size_t each) { return static_cast<std::int64_t>(count * each); };
   std::vector<std::int64_t> before;

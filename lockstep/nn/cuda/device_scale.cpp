@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "lockstep/nn/cuda/device_numbers.h"
+#include "lockstep/nn/cuda/device_updater.h"
 #include "lockstep/nn/cuda/norm_kernels.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
@@ -23,7 +24,7 @@ gpu::ScaleNumbers* numbers_of(const LossScale& scale) {
 }  // namespace
 
 bool can_scale_on_device(const OptimizerCore& core, const at::Tensor& loss) {
-  return core.on_device && loss.is_cuda() && core.settings.accumulate == 1 && has_device_update(core);
+  return loss.is_cuda() && core.settings.accumulate == 1 && has_device_update(core);
 }
 
 void send_scale(LossScale& scale, at::Device device) {
@@ -49,7 +50,8 @@ at::Tensor scale_on_device(LossScale& scale, const at::Tensor& loss) {
   return loss.mul(scale.on_device.select(0, 0).to(loss.scalar_type()));
 }
 
-void unscale_on_device(LossScale& scale, ReplicaPart& mine) {
+void DeviceUpdater::unscale(ReplicaPart& mine) {
+  const LossScale& scale = *mine.scale;
   gpu::Segments segments;
   for (const OwnedSegment& segment : mine.owned) {
     if (!segment.sum.defined()) continue;
@@ -60,14 +62,14 @@ void unscale_on_device(LossScale& scale, ReplicaPart& mine) {
   C10_CUDA_CHECK(gpu::multiply_segments(segments, &numbers_of(scale)->inverse, current_stream(scale.on_device)));
 }
 
-void update_scale_on_device(LossScale& scale, const OptimizerCore& core, const ReplicaPart& mine) {
+void DeviceUpdater::update_scale(const ReplicaPart& mine) const {
+  LossScale& scale = *mine.scale;
   const gpu::ScaleRule rule{scale.options.growth, scale.options.backoff,
                             static_cast<double>(scale.options.growth_interval),
                             double{std::numeric_limits<float>::min()}};
   const c10::cuda::CUDAGuard here(scale.on_device.device());
-  const auto* const bad =
-      reinterpret_cast<const gpu::BadSum*>(core.bad_sums_for(mine).mutable_data_ptr<std::int64_t>());
-  C10_CUDA_CHECK(gpu::update_scale(rule, bad, static_cast<int>(core.replicas.size()), numbers_of(scale),
+  const auto* const bad = reinterpret_cast<const gpu::BadSum*>(bad_sums_for(mine).mutable_data_ptr<std::int64_t>());
+  C10_CUDA_CHECK(gpu::update_scale(rule, bad, static_cast<int>(core_.replicas.size()), numbers_of(scale),
                                    current_stream(scale.on_device)));
   scale.is_ahead = true;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "lockstep/nn/cuda/device_numbers.h"
+#include "lockstep/nn/cuda/device_updater.h"
 #include "lockstep/nn/cuda/norm_kernels.h"
 #include "lockstep/nn/cuda/segment_kernels.h"
 #include "lockstep/nn/optimizer_core.h"
@@ -48,15 +49,15 @@ void sum_squares_on_device(const at::Tensor& values, double* sums, std::size_t b
   std::copy_n(const_data<double>(on_host), blocks, sums);
 }
 
-void write_to_other_gpus(const OptimizerCore& core, const ReplicaPart& mine) {
-  const WeightCopies& copies = core.module->copies();
+void DeviceUpdater::write_to_other_gpus(const ReplicaPart& mine) const {
+  const WeightCopies& copies = core_.module->copies();
   const auto k = static_cast<std::size_t>(mine.index);
   gpu::Segments segments;
   std::vector<const float*> sources;
   sources.reserve(mine.owned.size() * copies.count());  // which segments point into
   for (const OwnedSegment& segment : mine.owned) {
     if (!segment.has_gradient()) continue;
-    const auto& leaves = core.module->parameters()[static_cast<std::size_t>(segment.where.parameter)].leaves;
+    const auto& leaves = core_.module->parameters()[static_cast<std::size_t>(segment.where.parameter)].leaves;
     const std::int64_t begin = segment.where.begin, elements = segment.where.end - begin;
     for (const std::size_t other : copies.first) {
       if (copies.share(other, k)) continue;
@@ -70,26 +71,24 @@ void write_to_other_gpus(const OptimizerCore& core, const ReplicaPart& mine) {
                           .elements = elements});
     }
   }
-  const c10::cuda::CUDAGuard device(core.bad_sums_for(mine).device());
-  C10_CUDA_CHECK(gpu::sum_segments(segments, /*replicas=*/1, /*divisor=*/1, current_stream(core.bad_sums_for(mine))));
+  const c10::cuda::CUDAGuard device(bad_sums_for(mine).device());
+  C10_CUDA_CHECK(gpu::sum_segments(segments, /*replicas=*/1, /*divisor=*/1, current_stream(bad_sums_for(mine))));
 }
 
-bool can_clip_on_device(const OptimizerCore& core, const ReplicaPart& mine) {
+bool DeviceUpdater::are_plain(const std::vector<GradientKind>& kinds) const {
   static_assert(gpu::kChunkElements == kShardBlock);
-  if (!core.on_device) return false;
-  const auto& parameters = core.module->parameters();
+  const auto& parameters = core_.module->parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {  // the same on every replica
-    if (mine.kinds[p] == GradientKind::None) continue;
+    if (kinds[p] == GradientKind::None) continue;
     const at::Tensor& leaf = parameters[p].leaves[0];
-    if (mine.kinds[p] == GradientKind::Sparse || leaf.scalar_type() != at::kFloat ||
-        !leaf.is_non_overlapping_and_dense())
+    if (kinds[p] == GradientKind::Sparse || leaf.scalar_type() != at::kFloat || !leaf.is_non_overlapping_and_dense())
       return false;
   }
   return true;
 }
 
-void write_squares_on_device(OptimizerCore& core, ReplicaPart& mine) {
-  const at::Tensor& block_sums = core.block_sums_for(mine);
+void DeviceUpdater::write_squares(ReplicaPart& mine) {
+  const at::Tensor& block_sums = block_sums_for(mine);
   const c10::cuda::CUDAGuard device(block_sums.device());
   gpu::Segments segments;
   std::vector<double*> sums;
@@ -98,13 +97,13 @@ void write_squares_on_device(OptimizerCore& core, ReplicaPart& mine) {
     const Segment& where = segment.where;
     float* const values = segment.sum.defined() ? segment.sum.mutable_data_ptr<float>() + where.begin : nullptr;
     segments.push_back({.target = values, .elements = where.end - where.begin});
-    const std::size_t first_block = core.first_block[static_cast<std::size_t>(where.parameter)];
+    const std::size_t first_block = core_.first_block[static_cast<std::size_t>(where.parameter)];
     sums.push_back(block_sums.mutable_data_ptr<double>() + first_block +
                    static_cast<std::size_t>(where.begin / kShardBlock));
     add_blocks(where, first_block, blocks);
   }
   C10_CUDA_CHECK(gpu::sum_squares_of_segments(segments, sums, current_stream(block_sums)));
-  for (const at::Tensor& other : core.device_block_sums) {
+  for (const at::Tensor& other : block_sums_) {
     for (const BlockRange& range : blocks) {
       if (other.is_same(block_sums)) break;
       gpu::push_elements(block_sums, other, static_cast<std::int64_t>(range.begin),
@@ -113,8 +112,8 @@ void write_squares_on_device(OptimizerCore& core, ReplicaPart& mine) {
   }
 }
 
-void clip_on_device(OptimizerCore& core, ReplicaPart& mine, double max_norm) {
-  const at::Tensor& block_sums = core.block_sums_for(mine);
+void DeviceUpdater::clip(ReplicaPart& mine, double max_norm) {
+  const at::Tensor& block_sums = block_sums_for(mine);
   const c10::cuda::CUDAGuard device(block_sums.device());
   const std::int64_t blocks = block_sums.numel();
   const at::Tensor scratch = at::empty({2 * blocks + 1}, block_sums.options());

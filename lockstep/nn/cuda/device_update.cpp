@@ -1,3 +1,5 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -6,10 +8,13 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/nn/cuda/device_numbers.h"
+#include "lockstep/nn/cuda/device_updater.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
+#include "lockstep/nn/step/loss_scale.h"
 #include "lockstep/nn/step/recording.h"
 #include "lockstep/nn/torch_optimizers.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -92,7 +97,7 @@ Work work_of(OptimizerCore& core, ReplicaPart& mine, FusedClass kind, cudaStream
 
 bool has_device_update(const OptimizerCore& core) {
   const auto& parameters = core.module->parameters();
-  if (parameters.empty() || !parameters.front().leaves.front().is_cuda() ||
+  if (parameters.empty() || !parameters.front().leaves.front().is_cuda() || core.module->copies().is_mixed ||
       core.replicas.size() > static_cast<std::size_t>(gpu::kMostReplicas))
     return false;
   switch (fused_class_of(core)) {
@@ -104,11 +109,48 @@ bool has_device_update(const OptimizerCore& core) {
   return false;
 }
 
-void leave_sums_to_device(ReplicaPart& mine) {
+DeviceUpdater::DeviceUpdater(OptimizerCore& core) : Updater(core) {
+  for (const std::size_t first : core.module->copies().first) {
+    const at::TensorOptions options(core.module->strategy().replica_context(static_cast<int>(first)).device());
+    block_sums_.push_back(at::zeros({std::ssize(core.block_sums)}, options.dtype(at::kDouble)));
+    bad_sums_.push_back(at::zeros({std::ssize(core.replicas)}, options.dtype(at::kLong)));
+  }
+}
+
+std::size_t DeviceUpdater::copy_of(const ReplicaPart& mine) const {
+  return core_.module->copies().of_replica[static_cast<std::size_t>(mine.index)];
+}
+
+UpdateTraits DeviceUpdater::traits(const std::vector<GradientKind>& kinds) const {
+  const bool is_fused = has_device_update(core_);
+  const bool are_all_plain = are_plain(kinds);
+  return {.adds_up = is_fused, .checks = is_fused && are_all_plain, .clips = are_all_plain};
+}
+
+void DeviceUpdater::update(ReplicaPart& mine) {
+  const at::NoGradGuard no_grad;
+  prepare(mine);
+  if (has_device_update(core_)) leave_sums(mine);
+  for (OwnedSegment& segment : mine.owned) {
+    if (!segment.sum.defined() || !segment.parts.empty()) continue;
+    refuse_if_recording(core_, "a gradient is sparse or not float32");
+    if (segment.is_counted_on_device) settle_counts(core_, mine);
+    if (std::exchange(segment.is_counted_on_device, false)) mine.numbers.reset();
+  }
+  step_inner(mine);
+  launch(mine);
+  if (core_.module->copies().count() > 1) write_to_other_gpus(mine);
+  forget_sums(mine);
+  if (mine.scale) update_scale(mine);
+}
+
+std::unique_ptr<Updater> make_device_updater(OptimizerCore& core) { return std::make_unique<DeviceUpdater>(core); }
+
+void DeviceUpdater::leave_sums(ReplicaPart& mine) {
   const auto has_parts = [](const OwnedSegment& segment) { return !segment.parts.empty(); };
   // Where the reduction has left what it could to the update, the rest is not for it.
   if (std::any_of(mine.owned.begin(), mine.owned.end(), has_parts)) return;
-  mine.divisor = 1;
+  mine.reduced.divisor = 1;
   for (OwnedSegment& segment : mine.owned) {
     if (!segment.sum.defined() || segment.sum.is_sparse() || !segment.weights.is_contiguous() ||
         segment.weights.scalar_type() != at::kFloat)
@@ -117,66 +159,63 @@ void leave_sums_to_device(ReplicaPart& mine) {
   }
 }
 
-void update_on_device(OptimizerCore& core, ReplicaPart& mine) {
+void DeviceUpdater::launch(ReplicaPart& mine) {
   const auto first = std::find_if(mine.owned.begin(), mine.owned.end(),
                                   [](const OwnedSegment& segment) { return !segment.parts.empty(); });
+  const bool is_checked = mine.plan.finite == StepPlan::Finite::Device;
   // A replica that owns nothing still counts what is skipped.
-  if (first == mine.owned.end() && !mine.checks_on_device) return;
-  const at::Tensor& bad_sums = core.bad_sums_for(mine);
+  if (first == mine.owned.end() && !is_checked) return;
+  const at::Tensor& bad_sums = bad_sums_for(mine);
   const c10::cuda::CUDAGuard device(bad_sums.device());
   const cudaStream_t stream = current_stream(bad_sums);
   if (!mine.numbers) {
-    refuse_if_recording(core, "it is the optimizer's first step");
-    mine.numbers = std::make_shared<DeviceNumbers>(core, mine);
+    refuse_if_recording(core_, "it is the optimizer's first step");
+    mine.numbers = std::make_shared<DeviceNumbers>(core_, mine);
   }
   DeviceNumbers& numbers = *mine.numbers;
-  if (!numbers.is_current(core)) {
-    refuse_if_recording(core, "the optimizer's options were changed");
-    numbers.send_options(core);
+  if (!numbers.is_current(core_)) {
+    refuse_if_recording(core_, "the optimizer's options were changed");
+    numbers.send_options(core_);
   }
-  const FusedClass kind = fused_class_of(core);
+  const FusedClass kind = fused_class_of(core_);
   const int replicas = first == mine.owned.end() ? 1 : static_cast<int>(first->parts.size());
-  const Work work = work_of(core, mine, kind, stream);
+  const Work work = work_of(core_, mine, kind, stream);
   gpu::StepMemory memory{
       .groups = reinterpret_cast<const gpu::GroupNumbers*>(numbers.groups.mutable_data_ptr<std::uint8_t>()),
       .counts = numbers.count_of(0),
       .result = numbers.result()};
-  if (mine.checks_on_device) {
+  if (is_checked) {
     memory.bad_sums = reinterpret_cast<const gpu::BadSum*>(bad_sums.mutable_data_ptr<std::int64_t>());
-    memory.replicas = static_cast<int>(core.replicas.size());
-    memory.skips_all = core.settings.not_finite == NotFinite::Raise && !mine.scale;
+    memory.replicas = static_cast<int>(core_.replicas.size());
+    memory.skips_all = core_.settings.not_finite == NotFinite::Raise && !mine.scale;
     numbers.has_checked = true;
   }
   numbers.has_counted = true;
   if (kind == FusedClass::Sgd) {
     auto* const steps = numbers.steps_for<gpu::SgdStep>();
     C10_CUDA_CHECK(gpu::prepare_steps(memory, work.rows, steps, stream));
-    C10_CUDA_CHECK(gpu::update_sgd(work.segments, replicas, mine.divisor, steps, stream));
+    C10_CUDA_CHECK(gpu::update_sgd(work.segments, replicas, mine.reduced.divisor, steps, stream));
   } else {
     auto* const steps = numbers.steps_for<gpu::AdamStep>();
     C10_CUDA_CHECK(gpu::prepare_steps(memory, work.rows, steps, stream));
-    C10_CUDA_CHECK(gpu::update_adam(work.segments, replicas, mine.divisor, steps, stream));
+    C10_CUDA_CHECK(gpu::update_adam(work.segments, replicas, mine.reduced.divisor, steps, stream));
   }
 }
 
-bool can_check_on_device(const OptimizerCore& core, const ReplicaPart& mine) {
-  return core.on_device && has_device_update(core) && can_clip_on_device(core, mine);
-}
-
-void check_on_device(OptimizerCore& core, ReplicaPart& mine) {
-  const at::Tensor& bad_sums = core.bad_sums_for(mine);
+void DeviceUpdater::check(ReplicaPart& mine) {
+  const at::Tensor& bad_sums = bad_sums_for(mine);
   const c10::cuda::CUDAGuard device(bad_sums.device());
   gpu::Segments segments;
   std::vector<int> parameters;
   std::vector<const float*> sums(mine.owned.size());
   int replicas = 1;
-  bool are_sums = StrategyAccess::workers(core.module->strategy()) != nullptr;
+  bool are_sums = StrategyAccess::workers(core_.module->strategy()) != nullptr;
   for (std::size_t i = 0; i < mine.owned.size(); ++i) {
     const OwnedSegment& segment = mine.owned[i];
     if (!segment.has_gradient()) continue;
     if (segment.parts.empty()) {
       sums[i] = const_data<float>(segment.sum) + segment.where.begin;
-      are_sums |= core.replicas.size() > 1;
+      are_sums |= core_.replicas.size() > 1;
     } else {
       replicas = static_cast<int>(segment.parts.size());
     }
@@ -186,7 +225,7 @@ void check_on_device(OptimizerCore& core, ReplicaPart& mine) {
   }
   auto* const bad = reinterpret_cast<gpu::BadSum*>(bad_sums.mutable_data_ptr<std::int64_t>()) + mine.index;
   C10_CUDA_CHECK(gpu::find_bad_sum(segments, parameters, replicas, are_sums, bad, current_stream(bad_sums)));
-  for (const at::Tensor& other : core.device_bad_sums) {
+  for (const at::Tensor& other : bad_sums_) {
     if (!other.is_same(bad_sums)) gpu::push_elements(bad_sums, other, mine.index, 1);
   }
 }

@@ -11,8 +11,6 @@
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/collect.h"
-#include "lockstep/nn/step/device_step.h"
-#include "lockstep/nn/step/gradient_sample.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -33,8 +31,13 @@ void require_real_gradients(const OptimizerCore& core, const ReplicaPart& mine, 
   }
 }
 
-const at::Tensor& gradient_of(const OptimizerCore& core, const ReplicaPart& mine, std::size_t p) {
-  return core.module->parameters()[p].leaves[static_cast<std::size_t>(mine.index)].grad();
+void taken(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {
+  for (const auto& observer : core.observers) observer->gradients_taken({core, mine, operation});
+}
+
+/// After Lockstep itself has changed them.
+void wait_again(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {
+  for (const auto& observer : core.observers) observer->gradients_wait({core, mine, operation});
 }
 
 void require_clippable(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {
@@ -42,12 +45,7 @@ void require_clippable(const OptimizerCore& core, const ReplicaPart& mine, const
     throw_misuse("clipping comes after the reduction over replicas", "call reduce_gradients() first", operation);
   require_unscaled(mine, operation);
   require_real_gradients(core, mine, operation);
-  require_own_gradients(core, mine, operation);
-}
-
-/// After Lockstep itself has changed them.
-void sample_again(const OptimizerCore& core, ReplicaPart& mine) {
-  if (!mine.samples.empty()) sample_gradients(core, mine);
+  if (mine.plan.in_parts) taken(core, mine, operation);
 }
 
 void scale_gradients(ReplicaPart& mine, double factor) {
@@ -102,23 +100,6 @@ void require_unscaled(const ReplicaPart& mine, const char* operation) {
                  operation);
 }
 
-void require_own_gradients(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {
-  for (std::size_t p = 0; p < mine.samples.size(); ++p) {
-    const GradientSample& sample = mine.samples[p];
-    if (sample.place < 0) continue;
-    const at::Tensor& gradient = gradient_of(core, mine, p);
-    if (has_place(gradient, sample) && bits_at(gradient, sample.place) == sample.bits) continue;
-    throw_misuse(
-        str("the gradient of '", core.module->parameters()[p].name, "' was changed between reduce_gradients and ",
-            operation),
-        "call optimizer.clip_global_norm(max_norm) or optimizer.clip_value(limit), which know the gradients of "
-        "all replicas; clip_grad_norm_ of LibTorch sees only this replica's. To change gradients in another "
-        "way, give them to optimizer.apply_gradients. Of two optimizers on the same weights, each has to step "
-        "before the other reduces",
-        operation);
-  }
-}
-
 bool are_finite(const std::vector<OwnedSegment>& segments) {
   at::Tensor all;  // on the GPU
   for (const OwnedSegment& segment : segments) {
@@ -143,8 +124,8 @@ bool are_all_finite(const OptimizerCore& core, ReplicaPart& mine) {
 
 bool may_update(const OptimizerCore& core, ReplicaPart& mine) {
   NotFiniteSum first;
-  meet("finite check", {&core, "step", 0, &mine.not_finite}, [&] {
-    for_each_payload(mine.not_finite, [&](const NotFiniteSum& theirs) {
+  meet("finite check", {&core, "step", 0, &mine.reduced.not_finite}, [&] {
+    for_each_payload(mine.reduced.not_finite, [&](const NotFiniteSum& theirs) {
       if (theirs.parameter >= 0 && (first.parameter < 0 || theirs.parameter < first.parameter)) first = theirs;
     });
   });
@@ -181,9 +162,9 @@ bool unscale(const OptimizerCore& core, ReplicaPart& mine, GradScaler& scaler) {
     skip_step(core, mine);
     return false;
   }
-  require_own_gradients(core, mine, "unscale");
+  if (mine.plan.in_parts) taken(core, mine, "unscale");
   scale_gradients(mine, 1.0 / *progress.loss_scale);
-  sample_again(core, mine);
+  if (mine.plan.in_parts) wait_again(core, mine, "unscale");
   progress.stage = GradientStage::Unscaled;
   return true;
 }
@@ -216,20 +197,8 @@ double clip_global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm)
   mine.progress.clip_mark = 5 * mine.progress.clip_mark + max_norm;
   const double factor = max_norm / (norm + 1e-6);
   if (factor < 1.0) scale_gradients(mine, factor);
-  sample_again(core, mine);
+  if (mine.plan.in_parts) wait_again(core, mine, "clip_global_norm");
   return norm;
-}
-
-void clip_global_norm_unseen(OptimizerCore& core, ReplicaPart& mine, double max_norm) {
-  if (!can_clip_on_device(core, mine)) {
-    clip_global_norm(core, mine, max_norm);
-    return;
-  }
-  require_clippable(core, mine, "clip_global_norm");
-  write_squares_on_device(core, mine);
-  meet("clip_global_norm", {&core, "clip_global_norm", max_norm}, [&] { clip_on_device(core, mine, max_norm); });
-  mine.progress.clip_mark = 5 * mine.progress.clip_mark + max_norm;
-  sample_again(core, mine);
 }
 
 void clip_value(const OptimizerCore& core, ReplicaPart& mine, double limit) {
@@ -242,7 +211,33 @@ void clip_value(const OptimizerCore& core, ReplicaPart& mine, double limit) {
     segment.values().clamp_(-limit, limit);
   }
   mine.progress.clip_mark = 3 * mine.progress.clip_mark + limit;
-  sample_again(core, mine);
+  if (mine.plan.in_parts) wait_again(core, mine, "clip_value");
+}
+
+namespace {
+
+/// Without returning the norm, so that nothing has to wait for a GPU.
+void clip_on_device(OptimizerCore& core, ReplicaPart& mine, double max_norm) {
+  require_clippable(core, mine, "clip_global_norm");
+  core.updater->write_squares(mine);
+  meet("clip_global_norm", {&core, "clip_global_norm", max_norm}, [&] { core.updater->clip(mine, max_norm); });
+  mine.progress.clip_mark = 5 * mine.progress.clip_mark + max_norm;
+}
+
+}  // namespace
+
+bool check_and_clip(OptimizerCore& core, ReplicaPart& mine, GradScaler* scaler) {
+  const StepPlan& plan = mine.plan;
+  if (plan.unscale == ScaleBy::Device) {
+    core.updater->unscale(mine);
+    mine.progress.stage = GradientStage::Unscaled;
+  }
+  if (plan.unscale == ScaleBy::Host && !unscale(core, mine, *scaler)) return false;
+  if (plan.finite == StepPlan::Finite::Host && !may_update(core, mine)) return false;
+  if (plan.clip_norm && plan.clips_on_device) clip_on_device(core, mine, *plan.clip_norm);
+  if (plan.clip_norm && !plan.clips_on_device) clip_global_norm(core, mine, *plan.clip_norm);
+  if (plan.clip_value) clip_value(core, mine, *plan.clip_value);
+  return true;
 }
 
 }  // namespace lockstep::detail

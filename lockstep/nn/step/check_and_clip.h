@@ -11,6 +11,10 @@ namespace lockstep::detail {
 struct OptimizerCore;
 struct ReplicaPart;
 
+/// What the plan of a step has between sum and update; `scaler` where its loss is scaled. False: the step is skipped.
+bool check_and_clip(OptimizerCore& core, ReplicaPart& mine, GradScaler* scaler);
+
+// The parts of that, which the program may call by itself.
 /// Whether all gradients of all replicas are finite.
 bool are_all_finite(const OptimizerCore& core, ReplicaPart& mine);
 
@@ -23,17 +27,11 @@ bool unscale(const OptimizerCore& core, ReplicaPart& mine, GradScaler& scaler);
 /// Shortens all gradients together to at most `max_norm`; returns their norm before. Every worker has the sums of all
 /// workers by now, and its replicas own all parameters together: all compute the same norm, and nothing travels.
 double clip_global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm);
-/// The same without returning the norm, so that nothing has to wait for a GPU.
-void clip_global_norm_unseen(OptimizerCore& core, ReplicaPart& mine, double max_norm);
 /// Clamps each element to [-limit, limit].
 void clip_value(const OptimizerCore& core, ReplicaPart& mine, double limit);
 
 /// For a clip that the program has called itself: throws, on every worker, unless all have called the same.
 void require_same_clip(const OptimizerCore& core, const char* call, double limit);
-
-/// Between reduce_gradients and step the sums lie in the gradients of the replicas' leaves, where LibTorch's own
-/// functions can get at them. Throws if an element that `sample_gradients` (collect.h) has remembered is another now.
-void require_own_gradients(const OptimizerCore& core, const ReplicaPart& mine, const char* operation);
 
 /// Throws InvalidArgument unless the number is positive. `name`: how the user knows it.
 void require_positive(double value, const char* name);

@@ -1,6 +1,7 @@
 #include "lockstep/nn/step/device_step.h"
 
 #include "lockstep/nn/step/loss_scale.h"
+#include "lockstep/nn/step/updater.h"
 #include "lockstep/strategy/gpu_not_built.h"
 
 namespace lockstep::detail {
@@ -9,13 +10,9 @@ using gpu::throw_not_built;
 
 bool has_device_update(const OptimizerCore&) { return false; }
 bool has_device_sum(const at::Tensor&, std::size_t) { return false; }
-void leave_sums_to_device(ReplicaPart&) { throw_not_built(); }
-void update_on_device(OptimizerCore&, ReplicaPart&) { throw_not_built(); }
 void settle_counts(const OptimizerCore&, ReplicaPart&) {}
 void settle_checks(const OptimizerCore&, ReplicaPart&) {}
 at::Tensor counts_on_device(const ReplicaPart&) { return {}; }
-bool can_check_on_device(const OptimizerCore&, const ReplicaPart&) { return false; }
-void check_on_device(OptimizerCore&, ReplicaPart&) { throw_not_built(); }
 void send_check(const OptimizerCore&, ReplicaPart&) {}
 void receive_check(const OptimizerCore&, ReplicaPart&) {}
 void send_options_to_device(const OptimizerCore&, ReplicaPart&) { throw_not_built(); }
@@ -24,13 +21,8 @@ bool can_scale_on_device(const OptimizerCore&, const at::Tensor&) { return false
 void send_scale(LossScale&, at::Device) { throw_not_built(); }
 void fetch_scale(LossScale&) {}
 at::Tensor scale_on_device(LossScale&, const at::Tensor&) { throw_not_built(); }
-void unscale_on_device(LossScale&, ReplicaPart&) { throw_not_built(); }
-void update_scale_on_device(LossScale&, const OptimizerCore&, const ReplicaPart&) { throw_not_built(); }
 void sum_on_device(const std::vector<DeviceSum>&, std::int64_t) { throw_not_built(); }
-bool can_clip_on_device(const OptimizerCore&, const ReplicaPart&) { return false; }
-void write_squares_on_device(OptimizerCore&, ReplicaPart&) { throw_not_built(); }
-void clip_on_device(OptimizerCore&, ReplicaPart&, double) { throw_not_built(); }
-void write_to_other_gpus(const OptimizerCore&, const ReplicaPart&) { throw_not_built(); }
+std::unique_ptr<Updater> make_device_updater(OptimizerCore&) { throw_not_built(); }
 void sum_squares_on_device(const at::Tensor&, double*, std::size_t) { throw_not_built(); }
 
 }  // namespace lockstep::detail

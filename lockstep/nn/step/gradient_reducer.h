@@ -15,14 +15,6 @@ class ModuleCore;
 struct ReplicaPart;
 struct StepCall;
 
-struct ReduceRequest {
-  ReduceOp op = ReduceOp::Sum;
-  /// Nothing is decided between sum and update, and the optimizer class has a fused update: a segment may be left to
-  /// it, by filling in `OwnedSegment::parts` instead of `sum`.
-  bool may_leave_to_update = false;
-  bool find_not_finite = false;  ///< fill in `ReplicaPart::not_finite`
-};
-
 /// How gradients are brought together. One object serves all local replicas of an optimizer; every function is called
 /// by each of them on its own thread, in this order:
 ///
@@ -58,8 +50,9 @@ class GradientReducer {
   /// Fills in `mine.kinds`: how each parameter's gradient looks over all replicas. Throws, the same on every replica,
   /// what cannot be reduced; until then nothing has been changed.
   virtual void survey(ReplicaPart& mine) = 0;
-  /// Fills in `sum` or `parts` of `mine.owned`, and clears both where `kinds` says that there is no gradient.
-  virtual void reduce(ReplicaPart& mine, const ReduceRequest& request) = 0;
+  /// Fills in `sum` of `mine.owned`, or `parts` where `mine.plan` leaves the segment to the update, and clears both where
+  /// `kinds` says that there is no gradient. If the host checks the sums, fills in `mine.reduced.not_finite`.
+  virtual void reduce(ReplicaPart& mine, ReduceOp op) = 0;
   /// By replica 0 alone: the update is made, and its weights are marked as changed.
   virtual void step_is_over() {}
 

@@ -23,19 +23,9 @@ enum class GradientStage {
 /// A loss scale that only the GPU knows.
 inline constexpr double kScaleOnDevice = -1;
 
-/// What is known of the losses that gradients are of, and matters once it is known how they are brought together.
-struct LossTraits {
-  bool has_mean = false;  ///< a term is a mean over this replica's rows
-  bool is_share = false;  ///< divided by the rows of all replicas
-  bool is_sum = false;    ///< of the losses of all replicas
-};
-
 struct GradientProgress {
   GradientStage stage = GradientStage::None;
-  LossTraits losses;
-  int backwards = 0;                 ///< calls of the optimizer's backward or minimize
   int accumulated = 0;               ///< calls of minimize in the open window; 0: no window is open
-  int batches = 0;                   ///< runs with a loss that was divided by the rows of its batch alone
   std::optional<double> loss_scale;  ///< fixed at the first backward: another optimizer may change the scaler's
   double clip_mark = 0;              ///< what the sums have been clipped to, in which order, as one number
   double given_mark = 0;             ///< of gradients that apply_gradients was given as those of all replicas
@@ -55,8 +45,7 @@ enum class GradientKind : std::uint8_t { None, Dense, Sparse };
 /// Collect: one replica's gradients, shown to the others. Undefined where backward gave none.
 struct ShownGradients {
   std::vector<at::Tensor> gradients;  ///< per parameter, in the parameter's memory order
-  bool module_is_suspect = false;     ///< this replica's module may have other parameters than before
-  std::int64_t loss_size = 0;         ///< RunNotes::loss_size
+  std::vector<std::int64_t> marks;    ///< of each observer
   std::uint64_t modes = 0;            ///< a mark of what is frozen and what is in training mode (ModuleCore::modes_of)
 };
 
@@ -66,6 +55,13 @@ struct NotFiniteSum {
   int replica = -1;    ///< the lowest one whose gradient is not finite; -1: none of this worker's
   /// The gradients of all other replicas are finite; this one's has been replaced by the sum and cannot be checked.
   bool by_exclusion = false;
+};
+
+/// Reduce: what goes with the sums of the segments that a replica owns.
+struct ReducedGradients {
+  std::int64_t divisor = 1;  ///< of the sums of `OwnedSegment::parts`
+  NotFiniteSum not_finite;
+  std::vector<at::Tensor> pulled;  ///< copies of other GPUs' gradients, used by `parts` and the sums
 };
 
 inline at::Tensor flat_view(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }

@@ -33,9 +33,5 @@ void send_scale(LossScale& scale, at::Device device);
 /// Waits for the device, if it is ahead.
 void fetch_scale(LossScale& scale);
 at::Tensor scale_on_device(LossScale& scale, const at::Tensor& loss);
-/// Divides the sums that the replica owns.
-void unscale_on_device(LossScale& scale, ReplicaPart& mine);
-/// After a meeting: grows or lowers the scale as the sums of all replicas were found.
-void update_scale_on_device(LossScale& scale, const OptimizerCore& core, const ReplicaPart& mine);
 
 }  // namespace lockstep::detail

@@ -6,7 +6,7 @@ namespace lockstep::detail {
 struct OptimizerCore;
 struct ReplicaPart;
 
-/// Marks the leaves as changed, counts the step, forgets the gradients, and compares digests where it is time to.
+/// Marks the leaves as changed, counts the step, forgets the gradients, and and tells the observers.
 void publish_step(OptimizerCore& core, ReplicaPart& mine);
 
 }  // namespace lockstep::detail

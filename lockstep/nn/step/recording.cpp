@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "lockstep/nn/autocast.h"
+#include "lockstep/nn/guards/drift.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/loss_scale.h"
-#include "lockstep/nn/step/sent_digests.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/step_recorder.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -97,7 +97,7 @@ void count(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKin
 
 void count_replay(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKind>& kinds, LossScale* scale) {
   count(core, mine, kinds);
-  send_due_digests(core, mine);
+  for (const auto& observer : core.observers) observer->updated({core, mine});
   if (scale != nullptr) scale->is_ahead = true;
   if (!mine.numbers) return;  // it owns nothing
   note_replay_on_device(core, mine, scale != nullptr);
@@ -136,15 +136,15 @@ void refuse_unrecordable(const OptimizerCore& core) {
 void count_step(OptimizerCore& core, ReplicaPart& mine) {
   StepRecorder* const recorder = recorder_of(*core.module);
   note_model_of_step(*core.module, static_cast<std::size_t>(mine.index), core.module);
-  if (recorder != nullptr && core.on_device && has_device_update(core)) {
+  if (recorder != nullptr && has_device_update(core)) {
     recorder->before_replay(mine.index, [held = core.shared_from_this(), &mine, recorded = Recorded(core, mine)] {
       held->poison.require_clean("a captured step");
-      settle_digests(*held);
+      held->drift->settle();
       require_valid_options(*held);
       std::string reason = recorded.reason_against(*held, mine);
       if (!reason.empty()) return reason;
       if (mine.numbers) send_options_to_device(*held, mine);
-      if (recorded.scale) send_scale(*recorded.scale, held->bad_sums_for(mine).device());
+      if (recorded.scale) send_scale(*recorded.scale, held->module->strategy().replica_context(mine.index).device());
       return reason;
     });
   }

@@ -38,11 +38,9 @@ void SharedMemoryReducer::survey(ReplicaPart& mine) {
   }
 }
 
-void SharedMemoryReducer::reduce(ReplicaPart& mine, const ReduceRequest& request) {
+void SharedMemoryReducer::reduce(ReplicaPart& mine, ReduceOp op) {
   const at::NoGradGuard no_grad;
-  mine.not_finite = {};
-  mine.pulled.clear();
-  mine.divisor = divisor_of(request.op, replicas_.size());
+  mine.reduced = {.divisor = divisor_of(op, replicas_.size())};
   std::vector<DeviceSum> on_device;
   for (OwnedSegment& segment : mine.owned) {
     const auto p = static_cast<std::size_t>(segment.where.parameter);
@@ -53,9 +51,9 @@ void SharedMemoryReducer::reduce(ReplicaPart& mine, const ReduceRequest& request
     if (mine.kinds[p] == GradientKind::Sparse) {
       mine.owns_sparse = true;
       // Alone: LibTorch's own way, with rows that come twice as they are.
-      segment.sum = replicas_.size() == 1 ? own : sum_sparse(mine, p, request.op);
+      segment.sum = replicas_.size() == 1 ? own : sum_sparse(mine, p, op);
     } else {
-      if (request.may_leave_to_update && leave_to_update(mine, segment)) continue;
+      if (mine.plan.leaves_to_update && leave_to_update(mine, segment)) continue;
       // Autograd may give two parameters one memory: then the sum has to go elsewhere.
       const bool in_place = own.defined() && own.storage().use_count() == 1;
       const at::Tensor& leaf = module_.parameters()[p].leaves[static_cast<std::size_t>(mine.index)];
@@ -64,14 +62,15 @@ void SharedMemoryReducer::reduce(ReplicaPart& mine, const ReduceRequest& request
         on_device.push_back({.target = slice_of(segment.sum, segment.where)});
         list_parts(mine, segment.where, on_device.back().gradients);
       } else {
-        sum_dense(mine, segment.where, segment.sum, request.op);
+        sum_dense(mine, segment.where, segment.sum, op);
       }
     }
   }
-  if (!on_device.empty()) sum_on_device(on_device, mine.divisor);
-  if (!request.find_not_finite || are_finite(mine.owned)) return;
+  if (!on_device.empty()) sum_on_device(on_device, mine.reduced.divisor);
+  if (mine.plan.finite != StepPlan::Finite::Host || are_finite(mine.owned)) return;
   for (const OwnedSegment& segment : mine.owned) {
-    if (segment.sum.defined() && mine.not_finite.parameter < 0) mine.not_finite = find_not_finite(segment, mine.index);
+    if (segment.sum.defined() && mine.reduced.not_finite.parameter < 0)
+      mine.reduced.not_finite = find_not_finite(segment, mine.index);
   }
 }
 
@@ -86,8 +85,9 @@ void SharedMemoryReducer::list_parts(ReplicaPart& mine, const Segment& segment,
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
     const at::Tensor& gradient = shown(k, static_cast<std::size_t>(segment.parameter));
     if (gradient.defined() && is_on_other_gpu(mine, k) && !module_.copies().in_reach) {
-      mine.pulled.push_back(gpu::pull_elements(gradient, segment.begin, segment.end - segment.begin, device_of(mine)));
-      parts.push_back(const_data<float>(mine.pulled.back()));
+      mine.reduced.pulled.push_back(
+          gpu::pull_elements(gradient, segment.begin, segment.end - segment.begin, device_of(mine)));
+      parts.push_back(const_data<float>(mine.reduced.pulled.back()));
     } else {
       parts.push_back(gradient.defined() ? const_data<float>(gradient) + segment.begin : nullptr);
     }

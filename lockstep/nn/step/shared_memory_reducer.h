@@ -14,7 +14,7 @@ class SharedMemoryReducer final : public GradientReducer {
   SharedMemoryReducer(const ModuleCore& module, const std::vector<int>& group_of, const Replicas& replicas);
 
   void survey(ReplicaPart& mine) override;
-  void reduce(ReplicaPart& mine, const ReduceRequest& request) override;
+  void reduce(ReplicaPart& mine, ReduceOp op) override;
 
  private:
   bool leave_to_update(ReplicaPart& mine, OwnedSegment& segment) const;

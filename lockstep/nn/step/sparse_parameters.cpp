@@ -70,7 +70,6 @@ void deal_out_whole(OptimizerCore& core, int parameter) {
       .where = {parameter, 0, leaf.numel()}, .group = group, .is_whole = true, .weights = leaf.data()};
   taker.owned.push_back(whole);
   taker.owns_sparse = true;
-  taker.updates_on_one_thread |= whole.weights.element_size() == 2 && core.replicas.size() > 1;
   taker.inner->param_groups()[group].params().push_back(whole.weights);
   for (auto& [key, value] : state) value = state_beside(leaf, value);
   if (!state.empty()) taker.inner->state()[whole.weights.unsafeGetTensorImpl()] = core.cls.write_state(state);

@@ -5,7 +5,6 @@
 #include <exception>
 #include <optional>
 #include <string_view>
-#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -13,56 +12,82 @@
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/recording.h"
 #include "lockstep/nn/step/sparse_parameters.h"
+#include "lockstep/nn/step/updater.h"
 #include "lockstep/strategy/detail/step_recorder.h"
 #include "lockstep/strategy/intra_op.h"
 
 namespace lockstep::detail {
-namespace {
 
-/// While all replicas are in the meeting of the update, and so compute nothing with their weights. On CPUs and GPUs together;
-/// on CPUs alone only tests have several copies.
-void write_to_other_copies(const OptimizerCore& core, const ReplicaPart& mine, const OwnedSegment& segment) {
-  const WeightCopies& copies = core.module->copies();
-  const auto k = static_cast<std::size_t>(mine.index);
-  const auto& leaves = core.module->parameters()[static_cast<std::size_t>(segment.where.parameter)].leaves;
-  for (const std::size_t other : copies.first) {
-    if (copies.share(other, k)) continue;
-    (segment.is_whole ? leaves[other].data() : slice_of(leaves[other].data(), segment.where)).copy_(segment.weights);
-  }
+void Updater::prepare(ReplicaPart& mine) const {
+  for (std::size_t g = 0; g < core_.groups.size(); ++g)
+    mine.inner->param_groups()[g].set_options(core_.groups[g].options->clone());
+  if (mine.owns_sparse) reconcile_layouts(core_, mine);
 }
 
-}  // namespace
-
-void update_owned(OptimizerCore& core, ReplicaPart& mine) {
-  const at::NoGradGuard no_grad;
-  for (std::size_t g = 0; g < core.groups.size(); ++g)
-    mine.inner->param_groups()[g].set_options(core.groups[g].options->clone());
-  if (mine.owns_sparse) reconcile_layouts(core, mine);
-  if (core.on_device && has_device_update(core)) leave_sums_to_device(mine);
-  for (OwnedSegment& segment : mine.owned) {
+void Updater::step_inner(ReplicaPart& mine) const {
+  bool has_sums = false, has_parts = false, has_half = false;
+  for (const OwnedSegment& segment : mine.owned) {
+    has_half |= segment.weights.element_size() == 2;
+    has_parts |= !segment.parts.empty();
     if (!segment.sum.defined() || !segment.parts.empty()) continue;
-    refuse_if_recording(core, "a gradient is sparse or not float32");
-    if (segment.is_counted_on_device) settle_counts(core, mine);
-    if (std::exchange(segment.is_counted_on_device, false)) mine.numbers.reset();
     segment.weights.mutable_grad() = segment.gradient();
+    has_sums = true;
   }
-  {
-    std::optional<OneIntraOpThread> one_thread;
-    if (mine.updates_on_one_thread) one_thread.emplace();
-    mine.inner->step();  // does nothing for weights without a gradient
-  }
-  if (core.on_device) update_on_device(core, mine);
-  const bool has_copies = core.module->copies().count() > 1;
-  if (core.on_device && has_copies) write_to_other_gpus(core, mine);
+  if (has_parts && !has_sums) return;
+  // LibTorch's bits of 16-bit weights depend on the number of threads.
+  std::optional<OneIntraOpThread> one_thread;
+  if (has_half && core_.replicas.size() > 1) one_thread.emplace();
+  mine.inner->step();  // does nothing for weights without a gradient
+}
+
+void Updater::forget_sums(ReplicaPart& mine) {
   for (OwnedSegment& segment : mine.owned) {
-    if (!segment.parts.empty() && !core.on_device)
-      core.cls.fused({*mine.inner, segment.group, segment.weights, segment.parts, mine.divisor});
-    if (has_copies && !core.on_device && segment.has_gradient()) write_to_other_copies(core, mine, segment);
     if (segment.sum.defined()) segment.weights.mutable_grad().reset();
     segment.sum.reset();
     segment.parts.clear();
   }
 }
+
+namespace {
+
+class HostUpdater final : public Updater {
+ public:
+  using Updater::Updater;
+
+  UpdateTraits traits(const std::vector<GradientKind>&) const override {
+    // Which reads all gradients in one memory.
+    return {.adds_up = core_.cls.fused != nullptr && !core_.module->copies().is_mixed};
+  }
+
+  void update(ReplicaPart& mine) override {
+    const at::NoGradGuard no_grad;
+    prepare(mine);
+    step_inner(mine);
+    const bool has_copies = core_.module->copies().count() > 1;
+    for (const OwnedSegment& segment : mine.owned) {
+      if (!segment.parts.empty())
+        core_.cls.fused({*mine.inner, segment.group, segment.weights, segment.parts, mine.reduced.divisor});
+      if (has_copies && segment.has_gradient()) write_to_other_copies(mine, segment);
+    }
+    forget_sums(mine);
+  }
+
+ private:
+  /// While all replicas are in the meeting of the update, and so compute nothing with their weights. On CPUs and GPUs
+  /// together; on CPUs alone only tests have several copies.
+  void write_to_other_copies(const ReplicaPart& mine, const OwnedSegment& segment) const {
+    const WeightCopies& copies = core_.module->copies();
+    const auto& leaves = core_.module->parameters()[static_cast<std::size_t>(segment.where.parameter)].leaves;
+    for (const std::size_t other : copies.first) {
+      if (copies.share(other, static_cast<std::size_t>(mine.index))) continue;
+      (segment.is_whole ? leaves[other].data() : slice_of(leaves[other].data(), segment.where)).copy_(segment.weights);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Updater> make_host_updater(OptimizerCore& core) { return std::make_unique<HostUpdater>(core); }
 
 void settle_all(const OptimizerCore& core, void (*settle)(const OptimizerCore&, ReplicaPart&)) {
   std::exception_ptr first;

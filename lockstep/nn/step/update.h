@@ -7,13 +7,10 @@
 
 #include "lockstep/base/function_ref.h"
 
-// Phase 4 of a step, update: every replica applies the sums of the segments that it owns. Replicas on one device share the
-// memory of their weights; what it has updated is written to the copies of other devices.
+// What becomes of weights whose update fails half-way. The update itself: updater.h.
 namespace lockstep::detail {
 
 class ModuleCore;
-struct OptimizerCore;
-struct ReplicaPart;
 
 /// Remembers that an update has failed half-way: some replicas may have changed their weights and others not, so the
 /// weights cannot be trusted any more.
@@ -34,9 +31,5 @@ class Poison {
   std::string why_;
   std::int64_t step_ = 0;
 };
-
-/// Updates `mine.owned` with the inner optimizer, or with the class's fused update where the reduction has left the
-/// sum to it. Inside a meeting, and under Poison::update_or_poison: it must not stop half-way on one replica.
-void update_owned(OptimizerCore& core, ReplicaPart& mine);
 
 }  // namespace lockstep::detail

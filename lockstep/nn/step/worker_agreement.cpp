@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <span>
 
+#include "lockstep/base/fnv.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
-#include "lockstep/nn/step/loss_checks.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/step_description.h"
 #include "lockstep/nn/step/worker_reducer.h"
@@ -24,14 +24,14 @@ namespace lockstep::detail {
 constexpr std::size_t kBucketBytes = 1 << 20;
 
 void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
-  // What the workers compare: settings, call, weights and size of the losses as a number each, then the kind of every
-  // gradient and which buckets are stale.
+  // What the workers compare: settings, call, weights and what observers mark, as a number each, then the kind of every gradient
+  // and which buckets are stale.
   const std::size_t marks = 4;
   std::vector<std::int64_t> mine(marks + kinds_.size() + buckets_.size(), 0);
   mine[0] = static_cast<std::int64_t>(mark_of_settings(*call.optimizer));
   mine[1] = static_cast<std::int64_t>(mark_of_call(call, op));
   mine[2] = static_cast<std::int64_t>(outside_changes_.mark());
-  mine[3] = replicas_[0]->shown.loss_size;
+  mine[3] = static_cast<std::int64_t>(fnv1a(std::span<const std::int64_t>(replicas_[0]->shown.marks)));
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
     if (group_of_[p] >= 0) mine[marks + p] = static_cast<std::int64_t>(kind_here(p));
   }
@@ -67,11 +67,7 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
                   .lines = outside_changes_.lines(),
                   .help = "change weights on every worker, and in the same way: with values from "
                           "strategy.broadcast(tensor), or after torch::manual_seed with one number on all of them"});
-  if (differs(3)) {
-    std::vector<std::int64_t> sizes;
-    for (const auto& theirs : all) sizes.push_back(theirs[3]);
-    warn_of_different_sizes(*call.optimizer, sizes, "worker");
-  }
+  if (differs(3)) compare_marks(*call.optimizer, call.call);
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
     kinds_[p] = GradientKind::None;
     for (std::size_t w = 0; w < all.size(); ++w)
@@ -79,6 +75,20 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const auto& theirs : all) loads_[0].parts[b].is_stale |= theirs[marks + kinds_.size() + b] != 0;
+  }
+}
+
+void WorkerReducer::compare_marks(const OptimizerCore& core, const char* call) {
+  const std::string name = str(name_, ", what observers compare");
+  const std::size_t observers = core.observers.size();
+  workers::require_same(group_, {.what = name_, .lines = {str("observers: ", observers)}}, name, deadline_of(options_));
+  const auto gathered = workers::all_gather(group_, replicas_[0]->shown.marks, name, deadline_of(options_));
+  for (std::size_t i = 0; i < observers; ++i) {
+    std::vector<std::int64_t> marks;
+    for (std::size_t w = 0; w < static_cast<std::size_t>(group_.workers()); ++w)
+      marks.push_back(gathered[w * observers + i]);
+    if (std::ranges::count(marks, marks.front()) == std::ssize(marks)) continue;
+    core.observers[i]->marks_differ({core, *replicas_[0], call}, marks, "worker");
   }
 }
 

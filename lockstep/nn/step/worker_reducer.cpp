@@ -234,11 +234,9 @@ void WorkerReducer::put_again(std::size_t b) {
 
 void WorkerReducer::survey(ReplicaPart& mine) { mine.kinds = kinds_; }
 
-void WorkerReducer::reduce(ReplicaPart& mine, const ReduceRequest& request) {
+void WorkerReducer::reduce(ReplicaPart& mine, ReduceOp) {
   const at::NoGradGuard no_grad;
-  mine.not_finite = {};
-  mine.pulled.clear();
-  mine.divisor = 1;
+  mine.reduced = {};
   for (OwnedSegment& segment : mine.owned) {
     const auto p = static_cast<std::size_t>(segment.where.parameter);
     segment.sum.reset();
@@ -246,12 +244,14 @@ void WorkerReducer::reduce(ReplicaPart& mine, const ReduceRequest& request) {
     if (kinds_[p] == GradientKind::None) continue;
     mine.owns_sparse |= kinds_[p] == GradientKind::Sparse;
     segment.sum = loose_[p].defined() ? loose_[p] : view_of(journeys_[bucket_of_[p]].result, p);
-    if (request.may_leave_to_update && leave_to_update(mine, segment)) continue;
+    if (mine.plan.leaves_to_update && leave_to_update(mine, segment)) continue;
     segment.sum = gpu::bring_here(segment.sum, device_of(mine));
-    if (!request.find_not_finite || mine.not_finite.parameter >= 0 || is_finite(segment.values())) continue;
+    if (mine.plan.finite != StepPlan::Finite::Host || mine.reduced.not_finite.parameter >= 0 ||
+        is_finite(segment.values()))
+      continue;
     const int found = not_finite_here(segment);
-    mine.not_finite = {.parameter = segment.where.parameter,
-                       .replica = found < 0 ? -1 : group_.rank() * group_.replicas() + found};
+    mine.reduced.not_finite = {.parameter = segment.where.parameter,
+                               .replica = found < 0 ? -1 : group_.rank() * group_.replicas() + found};
   }
 }
 
@@ -262,8 +262,9 @@ bool WorkerReducer::leave_to_update(ReplicaPart& mine, OwnedSegment& segment) co
   const WeightCopies& copies = module_.copies();
   const auto [p, begin, end] = segment.where;
   const bool is_pulled = on_gpu_ && !copies.in_reach && !copies.share(static_cast<std::size_t>(mine.index), 0);
-  if (is_pulled) mine.pulled.push_back(gpu::pull_elements(segment.sum, begin, end - begin, device_of(mine)));
-  segment.parts.push_back(is_pulled ? const_data<float>(mine.pulled.back()) : const_data<float>(segment.sum) + begin);
+  if (is_pulled) mine.reduced.pulled.push_back(gpu::pull_elements(segment.sum, begin, end - begin, device_of(mine)));
+  segment.parts.push_back(is_pulled ? const_data<float>(mine.reduced.pulled.back())
+                                    : const_data<float>(segment.sum) + begin);
   segment.sum.reset();  // its memory is the reducer's
   return true;
 }

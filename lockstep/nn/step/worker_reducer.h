@@ -43,7 +43,7 @@ class WorkerReducer final : public GradientReducer {
   void start(ReplicaPart& mine, ReduceOp op) override;
   void bring_together(ReplicaPart& mine, ReduceOp op, const StepCall& call) override;
   void survey(ReplicaPart& mine) override;
-  void reduce(ReplicaPart& mine, const ReduceRequest& request) override;
+  void reduce(ReplicaPart& mine, ReduceOp op) override;
   void step_is_over() override { outside_changes_.remember(); }
 
  private:
@@ -95,6 +95,7 @@ class WorkerReducer final : public GradientReducer {
   void reset();
   // Likewise; worker_agreement.cpp
   void agree(ReduceOp op, const StepCall& call);
+  void compare_marks(const OptimizerCore& core, const char* call);
   void make_plan();
   void gather_sparse(std::size_t p);
   void reduce_loose(std::size_t p);

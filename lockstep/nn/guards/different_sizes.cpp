@@ -1,0 +1,44 @@
+#include <algorithm>
+
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/guards/guards.h"
+#include "lockstep/nn/step/warn_once.h"
+#include "lockstep/strategy/context.h"
+#include "lockstep/strategy/detail/run_notes.h"
+
+namespace lockstep::detail {
+namespace {
+
+/// The losses of one step were divided by different sizes, so that rows have different weights in it.
+class DifferentSizes final : public StepObserver {
+ public:
+  /// 0 where no size was given.
+  std::int64_t mark(const StepMoment&) override {
+    const RunNotes* const notes = current_context()->notes;
+    return notes == nullptr || warning_.is_done() ? 0 : notes->loss_size;
+  }
+
+  void marks_differ(const StepMoment&, std::span<const std::int64_t> sizes, const char* who) override {
+    const auto is_given = [](std::int64_t size) { return size != 0; };
+    const auto first = std::ranges::find_if(sizes, is_given);
+    if (first == sizes.end()) return;
+    const auto other =
+        std::find_if(first, sizes.end(), [&](std::int64_t size) { return is_given(size) && size != *first; });
+    if (other == sizes.end() || !warning_.is_first()) return;
+    say_warning(
+        lockstep::str("average_loss was given the size ", *first, " on ", who, " ", first - sizes.begin(), " and ",
+                      *other, " on ", who, " ", other - sizes.begin(),
+                      ", and rows have different weights in the step. Leave the size out, or give all the same: "
+                      "average_loss(losses, ls::global_rows(losses))"));
+  }
+
+ private:
+  WarnOnce warning_;
+};
+
+}  // namespace
+
+std::shared_ptr<StepObserver> make_different_sizes(const OptimizerCore&) { return std::make_shared<DifferentSizes>(); }
+
+}  // namespace lockstep::detail

@@ -1,0 +1,23 @@
+#pragma once
+
+#include "lockstep/comm/reduce_op.h"
+
+namespace lockstep {
+class GradScaler;
+}
+
+// The trunk: what happens to gradients once backward has computed them, in the order of docs/design.md, section 9. How a step
+// is taken is decided in one place, plan_step (step_plan.h); the phases are files beside this one.
+namespace lockstep::detail {
+
+struct OptimizerCore;
+struct ReplicaPart;
+
+/// All phases after backward. Returns whether the weights were updated. `call`: of the program.
+bool take_step(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, GradScaler* scaler, const char* call);
+
+// The same in parts, between which the program gets at the sums.
+void reduce_in_parts(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call);
+void update_and_publish(OptimizerCore& core, ReplicaPart& mine);
+
+}  // namespace lockstep::detail
