@@ -127,11 +127,15 @@ TEST(Distribute, WarnsOnceOfRowsThatWereNeverBatched) {
   EXPECT_EQ(warnings(rows_of_four.concatenate(rows_of_four)), 1);
   const auto rows_of = [](const at::Tensor& x) { return from_tensor_slices(x); };
   const auto batches_of = [](const at::Tensor& x) { return from_tensor_slices(x).batch(2); };
-  EXPECT_EQ(warnings(rows_of_four.batch(3).flat_map(rows_of)), 1);
-  EXPECT_EQ(warnings(rows_of_four.batch(3).interleave(rows_of).map(same)), 1);
-  EXPECT_EQ(warnings(rows_of_four.batch(3).flat_map(batches_of)), 0);
+  EXPECT_EQ(warnings(rows_of_four.batch(3).flat_map(batches_of)), 0) << "no function is called to plan";
   EXPECT_EQ(warnings(rows_of_four.batch(3).interleave(rows_of).batch(2)), 0);
   EXPECT_EQ(warnings(rows_of_four, 1), 0) << "one replica gets whole elements";
+  const auto by_tensorflow = [](const auto& dataset) {
+    return plan_input(dataset.stage(), AutoShardPolicy::Auto, Assignment::TensorFlow, {1, 2, 0}).has_single_rows;
+  };
+  EXPECT_TRUE(by_tensorflow(rows_of_four.batch(3).flat_map(rows_of)));
+  EXPECT_TRUE(by_tensorflow(rows_of_four.batch(3).interleave(rows_of).map(same)));
+  EXPECT_FALSE(by_tensorflow(rows_of_four.batch(3).flat_map(batches_of)));
 
   EXPECT_EQ(warnings(rows_of_four.batch(3)), 0);
   EXPECT_EQ(warnings(rows_of_four.map(same).batch(3, {.parallel_calls = 2}).map(same).ignore_errors().repeat(2)), 0);
@@ -324,8 +328,10 @@ TEST(Distribute, AnEmptyDatasetIsRefused) {
 
 TEST(Distribute, LooksIntoFunctionsThatThrowAnything) {
   const auto odd = range(2).flat_map([](const at::Tensor&) -> Dataset<at::Tensor> { throw 42; });
-  const auto batches = strategy_of(2).distribute(odd.batch(2));
-  EXPECT_THROW(steps_of(batches), int);
+  for (const Assignment assignment : {Assignment::ByReplica, Assignment::TensorFlow}) {
+    const auto batches = strategy_of(2).distribute(odd.batch(2), {.assignment = assignment});
+    EXPECT_THROW(steps_of(batches), int);
+  }
 }
 
 TEST(Distribute, OptionsOfAnyInputHold) {

@@ -65,6 +65,8 @@ std::string share_of_worker(const InputPlan& plan, const ClusterShape& cluster) 
   return str(shares_of(plan, cluster.worker), " (", to_string(plan.shards.by), ")");
 }
 
+constexpr auto reads_files = [](const Stage& stage) { return stage.traits().source == StageTraits::Source::Files; };
+
 /// Why batches are cut as they are, or shared as they are.
 std::string reason_of(const InputPlan& plan) {
   const bool has_hints = plan.shards.by == AutoShardPolicy::Hint;
@@ -75,11 +77,11 @@ std::string reason_of(const InputPlan& plan) {
     const std::string why = found_files ? "the data comes from files" : plan.shards.unshardable;
     return str(" (", to_string(plan.policy), why.empty() ? "" : ": ", why, ")");
   }
-  if (!plan.shards.unshardable.empty()) return str("; rows instead of files, because ", plan.shards.unshardable);
   if (by_replica) {
-    if (plan.shards.by == AutoShardPolicy::File) return "; every worker goes through all files";
-    return has_hints ? "; shard(kShardHint, kShardHint) keeps everything, because pieces are shared out" : "";
+    if (has_hints) return "; shard(kShardHint, kShardHint) keeps everything, because pieces are shared out";
+    return find_stage(*plan.pipeline(), reads_files) ? "; every worker goes through all files" : "";
   }
+  if (!plan.shards.unshardable.empty()) return str("; rows instead of files, because ", plan.shards.unshardable);
   if (plan.policy == AutoShardPolicy::Hint && !has_hints)
     return "; every worker reads everything, because there is no shard(kShardHint, kShardHint)";
   return "";
@@ -107,7 +109,7 @@ bool has_features(const ElementSpec& spec) {
 }
 
 /// Whether elements are single rows of a source, as far as stages tell. `mapped`: a function makes something of them; of
-/// a number or a name, that may be a batch. Of functions that make datasets, what `look` has seen of them.
+/// a number or a name, that may be a batch. Of functions that make datasets, what `look` has seen of them: nothing by replica.
 bool gives_single_rows(const Stage& stage, const FunctionLook& look, bool mapped = false) {
   using Rows = StageTraits::Rows;
   const StageTraits traits = stage.traits();
@@ -186,8 +188,6 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
   check_depth(*dataset);
   InputPlan plan{.cluster = cluster, .assignment = assignment, .policy = policy};
   const bool by_replica = assignment == Assignment::ByReplica;
-  // By replica, all workers read what one worker with all replicas would.
-  const ClusterShape seen_by = by_replica ? ClusterShape{1, cluster.replicas(), 0} : cluster;
 
   plan.cardinality = dataset->cardinality();
   const ElementSpec spec = dataset->element_spec();
@@ -196,10 +196,8 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
     require_rows(spec, "distribute", kHelpForDistribute);  // rows that belong together go to the same replica
   }
   FunctionLook look;
-  // FILE by replica shares out nothing by file, but should say so if there are no files.
-  if (policy == AutoShardPolicy::File && by_replica)
-    plan_shards(dataset, policy, cluster, TooFew::FailsWhereSeen, look);
-  plan.shards = plan_shards(dataset, policy, seen_by, too_few, look);
+  plan.shards = by_replica ? plan_without_shards(dataset, policy, cluster.workers)
+                           : plan_shards(dataset, policy, cluster, too_few, look);
 
   const SplitRule tensorflows = choose_split(plan.shards.by, plan.global_batch_size, cluster.replicas());
   plan.split = {.rule = by_replica && tensorflows != SplitRule::None ? SplitRule::Even : tensorflows,
@@ -210,7 +208,8 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
     plan.split.batch = batch.batch_size;
   }
   plan.has_single_rows = plan.split.rule != SplitRule::None && gives_single_rows(*dataset, look);
-  plan.partial_steps = handles_partial_steps(spec, plan.cardinality.is_infinite(), seen_by.workers);
+  // By replica, all workers read what one worker with all replicas would.
+  plan.partial_steps = handles_partial_steps(spec, plan.cardinality.is_infinite(), by_replica ? 1 : cluster.workers);
   if (by_replica) {
     plan.element_spec = cluster.replicas() == 1 ? spec : spec.ceil_split(cluster.replicas());
     return plan;
@@ -254,8 +253,8 @@ std::optional<std::string> fallback_warning(const InputPlan& plan) {
                plan.policy == AutoShardPolicy::Off ? "every row on every worker" : "files of its own on every worker",
                " write distribute(dataset, {.assignment = Assignment::TensorFlow}), or use distribute_from_function.");
   }
-  if (plan.policy == AutoShardPolicy::Hint && plan.shards.by == AutoShardPolicy::Off) {
-    if (plan.assignment == Assignment::ByReplica) return std::nullopt;  // pieces are shared out anyway
+  const bool has_no_hint = plan.policy == AutoShardPolicy::Hint && plan.shards.by == AutoShardPolicy::Off;
+  if (has_no_hint && plan.assignment == Assignment::TensorFlow) {
     return str(
         "distribute: AutoShardPolicy::Hint shares out nothing, because the dataset has no "
         "shard(kShardHint, kShardHint). Each of the ",
@@ -273,7 +272,7 @@ std::optional<std::string> fallback_warning(const InputPlan& plan) {
         " of their rows. Use map and unbatch in place of that function, or let each worker read its own files with "
         "distribute_from_function.");
   }
-  if (plan.policy != AutoShardPolicy::Auto || plan.shards.by != AutoShardPolicy::Data) return std::nullopt;
+  if (plan.policy != AutoShardPolicy::Auto || plan.shards.unshardable.empty()) return std::nullopt;
   std::string reason = plan.shards.unshardable;
   if (plan.assignment == Assignment::ByReplica) {
     const Stage* stage = first_computing_all(*plan.pipeline());

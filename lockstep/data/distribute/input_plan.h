@@ -22,9 +22,8 @@ struct LOCKSTEP_EXPORT InputPlan {
   AutoShardPolicy policy = AutoShardPolicy::Auto;
   std::int64_t global_batch_size = kUnknownBatchSize;
   GlobalSplit split;
-  ShardPlan shards;  ///< how the workers share; of one worker under ByReplica
-  StagePtr stream =
-      nullptr;  ///< under Assignment::TensorFlow: what the worker reads, an element for each replica in turn
+  ShardPlan shards;           ///< how the workers share; not at all under ByReplica
+  StagePtr stream = nullptr;  ///< under Assignment::TensorFlow: what the worker reads, dealt to its replicas in turn
   StagePtr everything = nullptr;  ///< where workers read different parts: the global batches without shards
   bool partial_steps = true;
   /// Whether rows of a source are cut though they were never batched: along their features, which is hardly meant. Not
@@ -44,10 +43,9 @@ struct LOCKSTEP_EXPORT InputPlan {
   std::string fingerprint() const;
 };
 
-/// Throws what `plan_shards` throws, and InvalidArgument for scalars, which have no rows to share out, and for
-/// components that are known to have different numbers of rows; the same on every worker. Under Assignment::ByReplica
-/// no files are shared out, so there cannot be too few of them; FILE still requires some where there are several
-/// workers.
+/// Throws what `plan_shards` throws, or by replica `plan_without_shards`, and InvalidArgument for scalars, which have no rows
+/// to share out, and for components that are known to have different numbers of rows; the same on every worker. Functions of
+/// the pipeline are only called for Assignment::TensorFlow.
 LOCKSTEP_EXPORT InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment assignment,
                                      const ClusterShape& cluster, TooFew too_few = TooFew::FailsOnEveryWorker);
 

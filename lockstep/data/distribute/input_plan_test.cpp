@@ -91,12 +91,10 @@ TEST(LookingForFiles, RunsNoOtherFunctionAndNoGenerator) {
                         {make_take(renamed(names({"a", "b"}), calls), 1), "map(rename)"}};
   for (const Case& c : cases) {
     const StagePtr dataset = batched(reading(c.input, calls), 4);
-    for (const Assignment assignment : {Assignment::ByReplica, Assignment::TensorFlow}) {
-      const InputPlan plan = plan_input(dataset, AutoShardPolicy::Auto, assignment, {2, 1, 0});
-      EXPECT_EQ(plan.shards.by, AutoShardPolicy::Data);
-      EXPECT_NE(to_string(plan).find(str("reads files cannot be seen without running ", c.named)), std::string::npos)
-          << to_string(plan);
-    }
+    const InputPlan plan = plan_input(dataset, AutoShardPolicy::Auto, Assignment::TensorFlow, {2, 1, 0});
+    EXPECT_EQ(plan.shards.by, AutoShardPolicy::Data);
+    EXPECT_NE(to_string(plan).find(str("reads files cannot be seen without running ", c.named)), std::string::npos)
+        << to_string(plan);
     EXPECT_NE(error_of([&] {
                 plan_input(dataset, AutoShardPolicy::File, Assignment::TensorFlow, {2, 1, 0});
               }).find(c.named),
@@ -105,6 +103,18 @@ TEST(LookingForFiles, RunsNoOtherFunctionAndNoGenerator) {
   EXPECT_EQ(calls.function, 0);
   EXPECT_EQ(calls.generator, 0);
   EXPECT_EQ(calls.map, 0);
+}
+
+TEST(LookingForFiles, ByReplicaCallsNoFunctionAtAll) {
+  Calls calls;
+  for (const AutoShardPolicy policy : {AutoShardPolicy::Auto, AutoShardPolicy::File, AutoShardPolicy::Data}) {
+    for (const int workers : {1, 2}) {
+      const InputPlan plan =
+          plan_input(batched(reading(names({"a", "b"}), calls), 4), policy, Assignment::ByReplica, {workers, 2, 0});
+      EXPECT_FALSE(policy == AutoShardPolicy::Auto && fallback_warning(plan)) << "the function may open files";
+    }
+  }
+  EXPECT_EQ(calls.function, 0);
 }
 
 TEST(TooFewFiles, AreToldAlsoWhereTheElementThatTheyTakeThePlaceOfIsLeftOut) {

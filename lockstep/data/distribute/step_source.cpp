@@ -130,7 +130,7 @@ class OwnRows final : public OwnPieces {
   }
 
   void seek(std::int64_t steps) override {
-    rows_->seek(steps * size_);
+    rows_->skip(steps * size_);
     step_ = steps;
   }
 

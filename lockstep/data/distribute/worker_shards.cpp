@@ -53,6 +53,23 @@ std::optional<std::int64_t> known_count(const Stage& stage) {
   return count.is_known() ? std::optional(count.value()) : std::nullopt;
 }
 
+/// Why stages declare no files at the bottom of a pipeline, so that `File` cannot share it out; empty if they do, or if a
+/// function makes the datasets that are read.
+std::string why_without_files(const Stage& stage) {
+  switch (stage.traits().source) {
+    case Source::Unknown: return str(stage.kind(), " cannot be looked through for files");
+    case Source::Memory:
+    case Source::List: return str(stage.kind(), " has no files");
+    case Source::Files:
+    case Source::Function: return "";
+    case Source::Inputs: break;
+  }
+  std::string why;
+  for (const StagePtr& input : stage.inputs())
+    if (why = why_without_files(*input); !why.empty()) break;
+  return why;
+}
+
 /// Puts shard(workers, worker) into a pipeline: so that every worker gets files of its own, or in place of hints.
 class Sharder {
  public:
@@ -85,9 +102,9 @@ class Sharder {
       return shard_files(stage->input());
     }
     switch (traits.source) {
-      case Source::Unknown: return fail(str(stage->kind(), " cannot be looked through for files"));
+      case Source::Unknown:
       case Source::Memory:
-      case Source::List: return fail(str(stage->kind(), " has no files"));
+      case Source::List: return fail(why_without_files(*stage));
       case Source::Files: return with_shard_below(*stage, true);
       case Source::Function: return apply_to_function(stage);
       case Source::Inputs: break;
@@ -156,7 +173,7 @@ class Sharder {
     return on(stage, {std::move(input)});
   }
 
-  const ClusterShape& cluster_;
+  const ClusterShape cluster_;
   TooFew too_few_;
   FunctionLook& look_;
 };
@@ -259,6 +276,19 @@ ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const Cl
 ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster, TooFew too_few) {
   FunctionLook look;
   return plan_shards(pipeline, policy, cluster, too_few, look);
+}
+
+ShardPlan plan_without_shards(const StagePtr& pipeline, AutoShardPolicy policy, int workers) {
+  refuse_hints(*pipeline, policy);
+  lockstep::to_string(policy);  // throws if there is no such policy
+  ShardPlan plan{.pipeline = pipeline, .unshardable = why_without_files(*pipeline)};
+  if (policy == AutoShardPolicy::File && workers > 1 && !plan.unshardable.empty()) throw_no_files(plan.unshardable);
+  if (policy == AutoShardPolicy::Hint) {
+    FunctionLook look;  // filling in needs none
+    plan.pipeline = Sharder({1, 1, 0}, TooFew::FailsWhereSeen, look).fill_hints(pipeline);
+    if (plan.pipeline != pipeline) plan.by = AutoShardPolicy::Hint;
+  }
+  return plan;
 }
 
 AutoShardPolicy policy_of(const Stage& pipeline) {

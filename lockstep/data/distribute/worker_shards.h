@@ -10,8 +10,8 @@
 #include "lockstep/data/distribute/split.h"
 #include "lockstep/data/stage.h"
 
-// How the workers share the elements of a pipeline, by TensorFlow's rules: a pure function of the stages' traits.
-// Under Assignment::ByReplica, the default, `plan_input` asks it as if there were one worker.
+// How the workers share the elements of a pipeline, by TensorFlow's rules: a function of the stages' traits, and of what
+// the functions of `flat_map` and `interleave` open. Under Assignment::ByReplica, the default, nothing is shared.
 namespace lockstep::data {
 
 /// Which workers report that there are elements, but fewer than shards.
@@ -36,7 +36,7 @@ struct ShardPlan {
   AutoShardPolicy by = AutoShardPolicy::Off;
   StagePtr pipeline;                      ///< with the shards of AutoShardPolicy::File and Hint in it
   std::vector<SharedOut> shared = {};     ///< what those shards share out, in the order of the pipeline's inputs
-  std::string unshardable = {};           ///< why there are no files to share out, where AUTO looked for them
+  std::string unshardable = {};           ///< why there are no files to share out, where they were looked for
   std::vector<std::string> removed = {};  ///< stages that were left out because sharing out makes them wrong
 };
 
@@ -52,6 +52,11 @@ LOCKSTEP_EXPORT ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy 
                                       TooFew too_few, FunctionLook& look);
 LOCKSTEP_EXPORT ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster,
                                       TooFew too_few = TooFew::FailsOnEveryWorker);
+
+/// Assignment::ByReplica: every worker reads the whole pipeline, with shards in place of hints that keep everything. `by` is
+/// Hint if there are some, else Off. Calls no function: files are those that stages declare. The same errors as above,
+/// except that there cannot be too few files; FILE still requires some where there are several workers.
+LOCKSTEP_EXPORT ShardPlan plan_without_shards(const StagePtr& pipeline, AutoShardPolicy policy, int workers);
 
 /// The policy that the dataset's options name; Auto if they name none.
 LOCKSTEP_EXPORT AutoShardPolicy policy_of(const Stage& pipeline);
