@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/data/iterators.h"
+#include "lockstep/data/row_writer.h"
 #include "lockstep/data/stages/batch_sizes.h"
 #include "lockstep/data/stages/look_ahead.h"
 
@@ -50,14 +51,6 @@ class BatchedRows final : public RowStream {
 
   void look() override {
     if (!tells_all(spec_) && seen_.size() == 0) fill();
-  }
-
-  void seek(std::int64_t count) override {
-    if (sizes_.is_only_last_short()) {
-      read_ += batches_.skip(count / sizes_.usual());
-      count %= sizes_.usual();
-    }
-    skip(count);
   }
 
  private:
@@ -142,19 +135,19 @@ class StackedRows final : public RowStream {
       : spec_(row_spec.batched(PartialShape::kUnknown)), elements_(std::move(elements)) {}
 
   std::int64_t take(std::int64_t count, Place& batch) override {
-    batch.error = nullptr;
-    std::vector<Element> rows;
+    RowWriter writer(pool_, count, where_);
     std::int64_t taken = 0;
-    for (Place row; taken < count && !batch.error && row.read(*elements_); ++taken) {
-      batch.error = row.error;
-      rows.push_back(std::move(row.element));
-    }
-    if (batch.error) return taken + elements_->skip(count - taken);
     batch.set([&](Element& stacked) {
-      stacked = taken == 0 ? empty_batch(spec_, last_) : stack(std::move(rows), kSplitting);
+      for (Element row; taken < count; writer.add(row)) {
+        ++taken;  // also if it fails
+        if (elements_->next(row)) continue;
+        --taken;
+        break;
+      }
+      stacked = taken == 0 ? empty_batch(spec_, last_) : writer.finish();
       if (taken > 0 && !tells_all(spec_)) last_ = without_rows(stacked);
     });
-    return taken;
+    return batch.error ? taken + elements_->skip(count - taken) : taken;
   }
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;
@@ -167,8 +160,10 @@ class StackedRows final : public RowStream {
   }
 
  private:
+  const std::string where_ = kSplitting;
   ElementSpec spec_;
   IteratorPtr elements_;
+  BufferPool pool_;
   Element last_;  ///< the last batch without its rows, if the spec does not tell what they look like
 };
 

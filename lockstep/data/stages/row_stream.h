@@ -22,8 +22,6 @@ class RowStream {
   virtual std::int64_t skip(std::int64_t count) = 0;
   /// Looks at the next row, if it takes that to know what rows look like.
   virtual void look() {}
-  /// Goes on behind row `count` of a new stream.
-  virtual void seek(std::int64_t count) { skip(count); }
 };
 
 /// The rows of a dataset of batches. A batch that fails stands for the rows it would have; where only computing it
