@@ -38,13 +38,16 @@ Reception::Reception(Descriptor listener, Places places, std::function<void(int)
       pass_on_(std::move(pass_on)),
       stop_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       places_(std::move(places)),
-      closed_(own_name(listener_.get())),
-      thread_([this] { run(); }) {}
+      closed_(own_name(listener_.get())) {}
 
-Reception::~Reception() {
+void Reception::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void Reception::stop() {
   const std::uint64_t one = 1;
   (void)!::write(stop_.get(), &one, sizeof one);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Reception::proved(const std::string& name) {

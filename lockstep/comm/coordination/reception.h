@@ -17,9 +17,12 @@ namespace lockstep::coordination {
 /// then it holds one of a limited number of places, whoever owns the socket by then.
 class Reception {
  public:
-  /// `pass_on` takes over a socket. Called on a thread of this object.
+  /// `pass_on` takes over a socket. Called on a thread of this object, from `start` to `stop`.
   Reception(Descriptor listener, Places places, std::function<void(int socket)> pass_on);
-  ~Reception();
+  ~Reception() { stop(); }
+
+  void start();
+  void stop();  ///< passes on nothing more
 
   /// The owner of this connection, "10.0.0.3:4711", knows the job key: it may stay.
   void proved(const std::string& name);

@@ -56,7 +56,6 @@ class GrpcServer final : public Server,
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials(options.tls));
     builder.RegisterService(this);
-    handed_over(this);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) {
       throw Unavailable(errors::kPortInUse,
@@ -71,8 +70,10 @@ class GrpcServer final : public Server,
     reception_ = std::make_unique<Reception>(std::move(port), places_for(hosts), [this](int socket) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
       connection.fd = socket;
+      handed_over(this);
       acceptor_->HandleNewConnection(&connection);
     });
+    reception_->start();
     const milliseconds tick =
         std::clamp<milliseconds>(options.heartbeat_interval / 10, milliseconds(5), milliseconds(50));
     clock_ = std::thread([this, tick] { run_clock(tick); });
@@ -89,7 +90,7 @@ class GrpcServer final : public Server,
     const auto all_gone = [this] { return streams_.empty(); };
     changed_.wait_for(lock, milliseconds(300), all_gone);
     lock.unlock();
-    reception_.reset();
+    reception_->stop();  // streams may still ask for it
     server_->Shutdown(std::chrono::system_clock::now() + milliseconds(100));
     lock.lock();
     changed_.wait(lock, all_gone);
