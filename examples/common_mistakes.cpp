@@ -50,7 +50,44 @@ void divide_by_weights(ls::MirroredStrategy& strategy) {
   if (!loss.allclose(wanted)) ++unnoticed;
 }
 
+/// With one replica, a port has the plain program's losses: the same weights, dropout and rows are drawn from one seed.
+void check_a_port() {
+  const auto build = [] { return nn::Sequential(nn::Linear(4, 8), nn::Dropout(0.5), nn::Linear(8, 1)); };
+  std::vector<double> plain_losses, losses;
+
+  torch::manual_seed(7);
+  auto plain_net = build();
+  torch::optim::SGD plain_optimizer(plain_net->parameters(), 0.1);
+  for (int step = 0; step < 3; ++step) {
+    const auto loss = plain_net->forward(torch::randn({5, 4})).square().mean();
+    plain_optimizer.zero_grad();
+    loss.backward();
+    plain_optimizer.step();
+    plain_losses.push_back(loss.item<double>());
+  }
+
+  torch::manual_seed(7);
+  ls::MirroredStrategy strategy({.devices = ls::cpus(1)});
+  auto net = strategy.make(build);
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(net, 0.1);
+  const auto train_step = [&](const Tensor& rows) {
+    const auto loss = ls::average_loss(net->forward(rows).square());
+    optimizer.minimize(loss);
+    return loss.detach();
+  };
+  for (int step = 0; step < 3; ++step) {
+    const auto loss = strategy.run(train_step, strategy.split(torch::randn({5, 4})));
+    losses.push_back(strategy.reduce(ls::ReduceOp::Sum, loss).item<double>());
+  }
+
+  std::printf("--- a port with one replica\n");
+  for (int step = 0; step < 3; ++step) std::printf("%.9g, plain %.9g\n", losses[step], plain_losses[step]);
+  std::printf("\n");
+  if (losses != plain_losses) ++unnoticed;
+}
+
 int main() {
+  check_a_port();
   torch::manual_seed(1);
   ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
   auto net = strategy.make<nn::Linear>(4, 1);

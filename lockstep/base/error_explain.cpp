@@ -134,10 +134,10 @@ constexpr std::array kExplanations{
         "device that the linked LibTorch does not support. The message names the build option or the device."},
     Explanation{
         errors::kSeedInsideRun,
-        "torch::manual_seed was called inside a replica function. All threads of LibTorch share that generator, so "
-        "the result would depend on timing. Each replica already has its own stream, derived from the job's seed. Set "
-        "the seed once, before you make the strategy, or in the strategy's options; strategy.set_seed starts the streams "
-        "again."},
+        "torch::manual_seed was called inside a replica function, with several replicas. All threads of LibTorch share "
+        "that generator, so the result would depend on timing. Each of several replicas has its own stream, derived from "
+        "the job's seed. Set the seed once, before you make the strategy, or in the strategy's options; strategy.set_seed "
+        "restarts the streams."},
     Explanation{
         errors::kNoThreads,
         "The system refused to start a thread that Lockstep needs: one for a replica, or one that reads a dataset "

@@ -22,9 +22,11 @@ struct ClientRandom::Stream {
 };
 
 ClientRandom::ClientRandom(const Strategy& core, int call, std::size_t place)
-    : stream_(new Stream{make_generators(
-          torch_device(parse_device(core.devices()[0])),
-          derived_seed(derived_seed(core.seed(), "call of a client", call), "place", static_cast<int>(place)))}) {}
+    : stream_(core.num_replicas_in_sync() == 1
+                  ? nullptr  // the plain program
+                  : new Stream{make_generators(torch_device(parse_device(core.devices()[0])),
+                                               derived_seed(derived_seed(core.seed(), "call of a client", call),
+                                                            "place", static_cast<int>(place)))}) {}
 
 ClientRandom::~ClientRandom() = default;
 

@@ -84,21 +84,16 @@ void warn_of_replaced_weights(const std::vector<LayerMember>& members) {
   }
 }
 
-}  // namespace
-
-ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options)
-    : strategy_(&strategy), alive_(StrategyAccess::alive(strategy)), inventory_(std::make_unique<Inventory>()) {
-  require_cross_replica(strategy, "make");
-  const std::uint64_t seed = StrategyAccess::next_make_seed(strategy);
-  std::vector<at::Device> devices;
-  for (int k = 0; k < strategy.num_local_replicas(); ++k) devices.push_back(strategy.replica_context(k).device());
-  copies_ = plan_weight_copies(devices, weights_apart().weights);
-  copies_.in_reach = weights_apart().in_reach && gpu::reach_each_other(devices);
-  copies_.is_mixed |= weights_apart().weights && weights_apart().mixed;
-  for (int k = 0; k < strategy.num_local_replicas(); ++k) {
-    // The same numbers for every replica and every topology; the caller's stream is left alone.
-    ReplicaGenerators numbers = make_generators(strategy.replica_context(k).device(), seed);
-    const GeneratorScope building(&numbers);
+/// A module for each replica, on its device. Draws from LibTorch's generators, and leaves them, as building one module in a plain
+/// program would.
+std::vector<std::shared_ptr<torch::nn::Module>> build_modules(const Strategy& strategy,
+                                                              const ModuleCore::Factory& factory,
+                                                              const std::vector<at::Device>& devices) {
+  const GeneratorScope callers(nullptr);
+  const ConstructionRng rng(strategy, devices);
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  for (const at::Device& device : devices) {
+    rng.begin_build(/*is_first=*/modules.empty());
     auto module = factory();
     if (!module)
       throw_build("the factory returned no module", "return a std::shared_ptr or a module holder that is not empty");
@@ -110,9 +105,24 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
            .where = "make",
            .help = "build the module on a device that has memory; make moves it to its replica's"});
     }
-    module->to(strategy.replica_context(k).device());
-    replicas_.push_back(std::move(module));
+    module->to(device);
+    modules.push_back(std::move(module));
   }
+  return modules;
+}
+
+}  // namespace
+
+ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options)
+    : strategy_(&strategy), alive_(StrategyAccess::alive(strategy)), inventory_(std::make_unique<Inventory>()) {
+  require_cross_replica(strategy, "make");
+  StrategyAccess::note_model(strategy);
+  std::vector<at::Device> devices;
+  for (int k = 0; k < strategy.num_local_replicas(); ++k) devices.push_back(strategy.replica_context(k).device());
+  copies_ = plan_weight_copies(devices, weights_apart().weights);
+  copies_.in_reach = weights_apart().in_reach && gpu::reach_each_other(devices);
+  copies_.is_mixed |= weights_apart().weights && weights_apart().mixed;
+  replicas_ = build_modules(strategy, factory, devices);
   const at::NoGradGuard no_grad;
   if (options.channels_last) {
     for (auto& parameter : replicas_[0]->parameters()) {

@@ -35,18 +35,17 @@ using torch::optim::SGDOptions;
 class PortingMistakes : public OneWeightTest {};
 INSTANTIATE_TEST_SUITE_P(Replicas, PortingMistakes, testing::Values(1, 2, 3));
 
-TEST_P(PortingMistakes, ASeedAfterTheStrategyThatModelsDoNotSeeIsWarnedOf) {
-  MirroredStrategy seeded({.devices = test_devices(replicas()), .seed = 3});
+TEST_P(PortingMistakes, ASeedAfterTheStrategyReachesInitialWeights) {
   const LoggedLines lines;
+  const auto weights = [&] { return strategy.make([] { return torch::nn::Linear(3, 2); })->weight.clone(); };
   at::manual_seed(4);
-  seeded.make<OneWeight>();
-  EXPECT_EQ(lines.count("does not reach the initial weights"), 1);
-  seeded.make<OneWeight>();
-  EXPECT_EQ(lines.count("does not reach the initial weights"), 1);
-  at::manual_seed(5);
-  seeded.set_seed(5);
-  seeded.make<OneWeight>();
-  EXPECT_EQ(lines.count("does not reach the initial weights"), 1);
+  const at::Tensor first = weights();
+  EXPECT_FALSE(first.equal(weights()));
+  at::manual_seed(4);
+  EXPECT_TRUE(first.equal(weights()));
+  strategy.set_seed(4);
+  EXPECT_TRUE(first.equal(weights()));
+  EXPECT_EQ(lines.count("manual_seed"), 0);
 }
 
 TEST_P(PortingMistakes, ALossThatIsScaledAlreadyIsRefused) {

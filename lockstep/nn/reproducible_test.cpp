@@ -86,48 +86,66 @@ TEST_P(Reproducible, FiftyRunsWithOneSeedUnderLoadLeaveTheSameBits) {
   }
 }
 
-TEST_P(Reproducible, InitialWeightsOfSeveralModelsDoNotDependOnReplicasOrOtherDraws) {
-  const auto weights = [](int replicas, bool draw_between) {
-    torch::manual_seed(11);
-    MirroredStrategy strategy({.devices = test_devices(replicas)});
-    auto all = copies_of(strategy.make<SmallNet>(20).parameters());
-    if (draw_between) {
-      torch::rand({7});
-      strategy.run([] { torch::rand({3}); });
-    }
-    const auto factory = [] { return torch::nn::Linear(30, 5); };
-    for (const auto& weight : copies_of(strategy.make(factory).parameters())) all.push_back(weight);
-    for (const auto& weight : copies_of(strategy.make(factory).parameters())) all.push_back(weight);
-    return all;
+/// Weights of three models and the numbers drawn after each. `make` is given functions that build a module.
+template <class Make>
+std::vector<at::Tensor> initial_weights(const Make& make) {
+  std::vector<at::Tensor> all;
+  const auto add = [&](const auto& model) {
+    for (const auto& weight : copies_of(model->parameters())) all.push_back(weight);
+    all.push_back(torch::rand({7}));
   };
-  const auto expected = weights(1, false);
-  EXPECT_EQ(first_difference(weights(GetParam(), false), expected), "");
-  EXPECT_EQ(first_difference(weights(GetParam(), true), expected), "");
-  EXPECT_FALSE(same_bits(expected.end()[-2], expected.end()[-4])) << "two models of one kind have the same weights";
+  const auto layer = [] { return torch::nn::Linear(30, 5); };
+  add(make([] { return std::make_shared<SmallNet>(20); }));
+  add(make(layer));
+  add(make(layer));
+  add(make([] {
+    torch::manual_seed(5);
+    return torch::nn::Linear(4, 5);
+  }));
+  return all;
 }
 
-/// One replica draws what a plain program draws after manual_seed, so that its training is the plain one, dropout
-/// included.
+TEST_P(Reproducible, InitialWeightsAreThePlainPrograms) {
+  torch::manual_seed(11);
+  const auto plain = initial_weights([](const auto& build) { return module_here(build()); });
+  torch::manual_seed(11);
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
+  EXPECT_EQ(first_difference(initial_weights([&](const auto& build) { return strategy.make(build); }), plain), "");
+  MirroredStrategy seeded({.devices = test_devices(GetParam()), .seed = 11});
+  EXPECT_EQ(first_difference(initial_weights([&](const auto& build) { return seeded.make(build); }), plain), "");
+  seeded.set_seed(11);
+  EXPECT_EQ(first_difference(initial_weights([&](const auto& build) { return seeded.make(build); }), plain), "");
+}
+
+TEST_P(Reproducible, OnlyTheDropoutOfOneReplicaAdvancesTheCallersNumbers) {
+  const auto draw = [] { return torch::rand({3}); };
+  torch::manual_seed(11);
+  if (GetParam() == 1) draw();
+  const auto plain = copies_of(module_here(torch::nn::Linear(30, 5))->parameters());
+  torch::manual_seed(11);
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
+  strategy.run(draw);
+  const auto ours = copies_of(strategy.make([] { return torch::nn::Linear(30, 5); }).parameters());
+  EXPECT_EQ(first_difference(ours, plain), "");
+}
+
+/// One replica in all: from the same seed, Lockstep and the plain loop draw the same weights, rows and masks.
 template <class Opt, class Options>
 void expect_bits_of_the_plain_loop(const Options& options) {
-  constexpr std::uint64_t kSeed = 77;
-  torch::manual_seed(kSeed);
-  std::vector<Batch> batches;
-  for (int step = 0; step < 20; ++step) batches.push_back(random_batch(2 + (step * 5) % 13));
-
-  torch::manual_seed(kSeed);
+  torch::manual_seed(77);
   MirroredStrategy strategy({.devices = test_devices(1)});
   auto model = strategy.make<SmallNet>(24, 0.4);
   auto optimizer = strategy.make_optimizer<Opt>(model, options);
-  auto plain = module_here(std::make_shared<SmallNet>(24, 0.4));
-  copy_values(model.parameters(), plain->parameters());
-  for (const auto& batch : batches) {
+  for (int step = 0; step < 20; ++step) {
+    const Batch batch = random_batch(2 + (step * 5) % 13);
     strategy.run([&] { optimizer.minimize(loss_per_row(model->forward(batch.rows), batch.labels).mean()); });
   }
 
-  torch::manual_seed(kSeed);
+  torch::manual_seed(77);
+  auto plain = module_here(std::make_shared<SmallNet>(24, 0.4));
   Opt plain_optimizer(plain->parameters(), options);
-  for (const auto& batch : batches) {
+  for (int step = 0; step < 20; ++step) {
+    const Batch batch = random_batch(2 + (step * 5) % 13);
     plain_optimizer.zero_grad();
     loss_per_row(plain->forward(batch.rows), batch.labels).mean().backward();
     plain_optimizer.step();

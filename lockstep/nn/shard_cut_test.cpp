@@ -94,9 +94,7 @@ Outcome train_mirrored(int replicas, at::ScalarType dtype, const Options& option
 template <class Opt, class Options>
 std::vector<at::Tensor> train_plain(at::ScalarType dtype, const Options& options) {
   torch::manual_seed(9);
-  MirroredStrategy strategy({.devices = test_devices(1)});
   Table table(dtype);
-  copy_values(strategy.make<Table>(dtype).parameters(), table.parameters());
   Opt optimizer(table.parameters(), options);
   for (int step = 0; step < 4; ++step) {
     const auto gradients = gradients_of(table.parameters(), step);

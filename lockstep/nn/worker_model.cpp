@@ -1,6 +1,7 @@
 #include "lockstep/nn/worker_model.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 
 #include <algorithm>
 #include <exception>
@@ -39,6 +40,30 @@ std::string form_of(const char* what, const std::string& name, const at::Tensor&
 }
 
 }  // namespace
+
+ConstructionRng::ConstructionRng(const Strategy& strategy, const std::vector<at::Device>& devices)
+    : chiefs_(shared_generators_of(devices)) {
+  WorkerGroup* const workers = StrategyAccess::workers(strategy);
+  if (workers == nullptr) return;
+  own_.emplace(chiefs_);
+  bool are_equal = true;
+  for (std::size_t i = 0; i < chiefs_.states().size(); ++i) {
+    at::Tensor& state = chiefs_.states()[i];
+    state = state.clone();
+    workers::broadcast_bytes(*workers, state.mutable_data_ptr(), state.nbytes(), "make: model",
+                             deadline_of(strategy.communication()));
+    are_equal = are_equal && at::equal(state, own_->states()[i]);
+  }
+  if (are_equal) own_.reset();
+}
+
+ConstructionRng::~ConstructionRng() {
+  if (own_) own_->restore();
+}
+
+void ConstructionRng::begin_build(bool is_first) const {
+  if (!is_first || own_) chiefs_.restore();
+}
 
 void do_on_chief(const Strategy& strategy, const char* what, FunctionRef<void()> act) {
   WorkerGroup* const workers = StrategyAccess::workers(strategy);

@@ -3,11 +3,13 @@
 #include <ATen/core/Tensor.h>
 #include <torch/ordered_dict.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/function_ref.h"
 #include "lockstep/data/format/mapped_file.h"
+#include "lockstep/strategy/replica_random.h"
 
 // How several workers keep one model equal. With one worker there is nothing to do.
 namespace lockstep {
@@ -17,6 +19,25 @@ class Strategy;
 namespace lockstep::detail {
 
 class ModuleCore;
+
+/// LibTorch's generators while a model is made: all builds, on all workers, draw what the chief's first one draws.
+class ConstructionRng {
+ public:
+  /// `devices`: of this worker's replicas. Every worker must call it.
+  ConstructionRng(const Strategy& strategy, const std::vector<at::Device>& devices);
+  /// A worker whose generators were not in the chief's state gets its own state back.
+  ~ConstructionRng();
+  ConstructionRng(const ConstructionRng&) = delete;
+  ConstructionRng& operator=(const ConstructionRng&) = delete;
+
+  /// To be called before each replica's build.
+  void begin_build(bool is_first) const;
+
+ private:
+  SharedGenerator marked_;  ///< marks a fresh seed, so that equally seeded workers have equal states
+  RngSnapshot chiefs_;
+  std::optional<RngSnapshot> own_;  ///< unset: equal to the chief's
+};
 
 /// While a model is made: gives all workers the chief's values. If the parameters or buffers of a worker's model are not those
 /// of the chief's, throws on every worker.

@@ -127,10 +127,12 @@ LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
 void LocalReplicas::set_seed(std::uint64_t seed) {
   const SharedGenerator seen;  // what it was seeded with until now is not meant for the next run
   seed_ = seed;
+  ++times_seeded_;
   has_run_ = is_seeded_in_vain_ = false;
   for (std::size_t k = 0; k < generators_.size(); ++k) {
-    const std::uint64_t own = replica_seed(seed, first_id_ + static_cast<int>(k));
-    ReplicaGenerators kept = std::exchange(generators_[k], make_generators(devices_[k], own));
+    const std::uint64_t own = are_several_ ? replica_seed(seed, first_id_ + static_cast<int>(k)) : seed;
+    ReplicaGenerators kept = std::exchange(
+        generators_[k], are_several_ ? make_generators(devices_[k], own) : shared_generators(devices_[k]));
     if (!kept.gpu.defined()) continue;
     kept.gpu.set_current_seed(own);
     generators_[k].gpu = kept.gpu;  // which recorded steps draw from
@@ -146,13 +148,12 @@ std::shared_ptr<gpu::Graph> LocalReplicas::make_graph() const {
 
 std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, local::Seat*)> body) {
   const ThreadsInRun threads(threads_);
+  return are_several_ ? run_watching_seeds(body) : run_team(body);
+}
+
+std::optional<local::ReplicaFailure> LocalReplicas::run_team(FunctionRef<void(int, local::Seat*)> body) {
   const at::ThreadLocalState callers_state;
-  const SharedGenerator shared;
-  if (shared.was_seeded_before()) is_seeded_in_vain_ = has_run_ || shared_generator_seed() != seed_;
-  std::optional<DrawWatch> first;
-  if (is_seeded_in_vain_) first.emplace(generators_[0]);
-  has_run_ = true;
-  auto failure = team_.run([&](local::Seat& seat) {
+  return team_.run([&](local::Seat& seat) {
     const int k = seat.replica();
     std::optional<at::ThreadLocalStateGuard> inherited;
     if (k > 0) inherited.emplace(callers_state);
@@ -163,19 +164,30 @@ std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, lo
     const detail::CastsInRun casts(are_several_);
     body(k, &seat);
   });
-  if (!failure && shared.was_seeded_since()) {
+}
+
+/// Several replicas do not draw from LibTorch's generator, so seeding it may not do what the program expects.
+std::optional<local::ReplicaFailure> LocalReplicas::run_watching_seeds(FunctionRef<void(int, local::Seat*)> body) {
+  const SharedGenerator shared;
+  if (shared.was_seeded_before()) is_seeded_in_vain_ = has_run_ || shared_generator_seed() != seed_;
+  std::optional<DrawWatch> first;
+  if (is_seeded_in_vain_) first.emplace(generators_[0]);
+  has_run_ = true;
+  const int seeded_before = times_seeded_;
+  auto failure = run_team(body);
+  if (!failure && times_seeded_ == seeded_before && shared.was_seeded_since()) {
     throw FailedPrecondition(errors::kSeedInsideRun,
                              {.what = "torch::manual_seed was called inside a replica function",
                               .help = "call it before making the strategy, or set the strategy's option .seed; "
-                                      "strategy.set_seed(seed) between runs starts the numbers again. "
-                                      "Each replica draws from its own stream"});
+                                      "strategy.set_seed(seed) between runs restarts the numbers. "
+                                      "Each of several replicas draws from its own stream"});
   }
   if (first && first->has_drawn()) {
     is_seeded_in_vain_ = false;
     if (!std::exchange(has_warned_of_seed_, true)) {
       say_warning(
-          "torch::manual_seed was called between runs, and does not reach the replicas, which draw from streams of their "
-          "own. Call strategy.set_seed(seed) to start these again, or torch::manual_seed before the strategy is made");
+          "torch::manual_seed was called between runs and does not reach the replicas, which draw from streams of their "
+          "own. Call strategy.set_seed(seed) to restart these, or torch::manual_seed before the strategy is made");
     }
   }
   return failure;

@@ -22,7 +22,7 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
                 .strict = options.strict}) {
   make_replicas({.on_this_host = num_local_replicas(),
                  .intra_op_threads = options.intra_op_threads,
-                 .seed = options.seed ? *options.seed : shared_generator_seed(),
+                 .seed = seed_shared_generators(options.seed),
                  .keep_memory = options.keep_memory,
                  .fast_kernels = options.fast_kernels},
                 options.deterministic);

@@ -22,7 +22,7 @@ struct MirroredOptions {
   /// Threads that one replica uses inside an operation. Unset: LibTorch's number; with several replicas that,
   /// or what a container's quota allows if that is less, divided among them, at least 1.
   std::optional<int> intra_op_threads = {};
-  /// Random numbers of the replicas. Unset: what `torch::manual_seed` was given before.
+  /// Like calling `torch::manual_seed` here. Unset: its last call counts. See docs/training.md, Reproducibility.
   std::optional<std::uint64_t> seed = {};
   /// Refuse the two assignments that let mirrored components drift apart without an error.
   bool strict = false;

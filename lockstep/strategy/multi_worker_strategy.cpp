@@ -122,9 +122,8 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
 }
 
 std::uint64_t job_seed(const MultiWorkerOptions& options, WorkerGroup* workers) {
-  if (options.seed) return *options.seed;
-  std::uint64_t seed = shared_generator_seed();
-  if (workers)
+  std::uint64_t seed = seed_shared_generators(options.seed);
+  if (workers && !options.seed)
     workers::broadcast_bytes(*workers, &seed, sizeof seed, "seed of the strategy", deadline_of(options.communication));
   return seed;
 }

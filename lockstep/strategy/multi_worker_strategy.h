@@ -27,7 +27,7 @@ struct MultiWorkerOptions {
   /// Threads that one replica uses inside an operation. Unset: the cores of this machine, divided among the replicas of all
   /// workers on it. The last bits of results depend on it, so all workers must have the same number.
   std::optional<int> intra_op_threads = {};
-  /// Seed of the replicas' random numbers. Unset: what the chief has passed to `torch::manual_seed`.
+  /// Like calling `torch::manual_seed` here. Unset: the chief's last call counts. See docs/training.md, Reproducibility.
   std::optional<std::uint64_t> seed = {};
   /// Refuses calls after which the components of a mirrored variable could differ without an error.
   bool strict = false;

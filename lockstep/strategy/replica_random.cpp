@@ -1,6 +1,7 @@
 #include "lockstep/strategy/replica_random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/_cudnn_init_dropout_state.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
@@ -65,8 +66,19 @@ void draw_from_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
 /// of them after a seed was set draws the seed of LibTorch's shared state.
 void keep_numbers_of_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   std::optional<gpu::DefaultGeneratorScope> other_numbers;
-  if (draws_on_gpu(op, *stack)) other_numbers.emplace(replica_generators->recurrent->stand_in);
+  if (draws_on_gpu(op, *stack) && replica_generators->recurrent->stand_in.defined())
+    other_numbers.emplace(replica_generators->recurrent->stand_in);
   kernels::pass_on(op, keys, stack);
+}
+
+/// A replica without a state of its own keeps LibTorch's in memory, which recorded steps read, and notices when
+/// torch::manual_seed has replaced it.
+void hold_shared_state(std::shared_ptr<RecurrentDropout>& recurrent, const at::Tensor& shared) {
+  if (recurrent->state.defined() && !recurrent->state.is_same(shared)) {
+    recurrent->was_replaced = true;
+    recurrent = std::make_shared<RecurrentDropout>();
+  }
+  recurrent->state = shared;
 }
 
 /// For _cudnn_rnn, whose last argument is the state to drop out by: the replica's own, seeded as LibTorch seeds its.
@@ -81,8 +93,10 @@ void drop_out_by_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       probability > 0 && argument("train").toBool() && given.isTensor() && given.toTensor().defined();
   // On another GPU than the replica's, LibTorch's own will do.
   if (drops_out && draws_on_gpu(op, *stack) && given.toTensor().device() == replica_generators->gpu.device()) {
-    ++replica_generators->recurrent->uses;
-    at::Tensor& own = replica_generators->recurrent->state;
+    std::shared_ptr<RecurrentDropout>& recurrent = replica_generators->recurrent;
+    ++recurrent->uses;
+    if (!recurrent->stand_in.defined()) hold_shared_state(recurrent, given.toTensor());
+    at::Tensor& own = recurrent->state;
     if (!own.defined()) {
       const c10::InferenceMode for_training_too(false);
       const at::TensorOptions options = given.toTensor().options();
@@ -198,6 +212,15 @@ ReplicaGenerators make_generators(const at::Device& device, std::uint64_t seed) 
   return made;
 }
 
+ReplicaGenerators shared_generators(const at::Device& device) {
+  ReplicaGenerators shared{.cpu = at::detail::getDefaultCPUGenerator()};
+  if (device.is_cuda()) {
+    shared.gpu = at::globalContext().defaultGenerator(device);
+    shared.recurrent = std::make_shared<RecurrentDropout>();
+  }
+  return shared;
+}
+
 GeneratorScope::GeneratorScope(ReplicaGenerators* generators) : outer_(replica_generators) {
   static const bool registered = (register_kernels(), true);
   (void)registered;
@@ -214,20 +237,27 @@ bool DrawWatch::has_drawn() const {
   return place_of(generators_.cpu) != place_ || drawn_on_gpu(generators_) != drawn_on_gpu_;
 }
 
-KeptNumbers::KeptNumbers(const std::vector<ReplicaGenerators>& replicas) {
-  const auto keep = [&](const at::Generator& generator) {
+RngSnapshot::RngSnapshot(std::vector<at::Generator> generators) : generators_(std::move(generators)) {
+  for (const at::Generator& generator : generators_) {
     const std::lock_guard lock(generator.unsafeGetGeneratorImpl()->mutex_);
-    states_.emplace_back(generator, generator.get_state());
-  };
-  keep(at::detail::getDefaultCPUGenerator());
-  for (const ReplicaGenerators& replica : replicas) keep(replica.cpu);
+    states_.push_back(generator.get_state());
+  }
 }
 
-void KeptNumbers::put_back() const {
-  for (const auto& [generator, state] : states_) {
-    const std::lock_guard lock(generator.unsafeGetGeneratorImpl()->mutex_);
-    at::Generator(generator).set_state(state);
+void RngSnapshot::restore() const {
+  for (std::size_t i = 0; i < generators_.size(); ++i) {
+    at::Generator generator = generators_[i];
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(states_[i]);
   }
+}
+
+std::vector<at::Generator> shared_generators_of(const std::vector<at::Device>& devices) {
+  std::vector<at::Generator> all{at::detail::getDefaultCPUGenerator()};
+  for (const at::Device& device : devices) {
+    if (device.is_cuda()) all.push_back(at::globalContext().defaultGenerator(device));
+  }
+  return all;
 }
 
 SharedGenerator::SharedGenerator() : was_seeded_before_(take_fresh_seed()), seed_(shared_generator_seed()) {}
@@ -235,7 +265,7 @@ SharedGenerator::SharedGenerator() : was_seeded_before_(take_fresh_seed()), seed
 bool SharedGenerator::was_seeded_since() const { return take_fresh_seed() || shared_generator_seed() != seed_; }
 
 std::uint64_t replica_seed(std::uint64_t job_seed, int replica_id) {
-  return replica_id == 0 ? job_seed : mix(job_seed ^ mix(static_cast<std::uint64_t>(replica_id)));
+  return mix(job_seed ^ mix(static_cast<std::uint64_t>(replica_id)));
 }
 
 std::uint64_t derived_seed(std::uint64_t job_seed, std::string_view purpose, int k) {
@@ -246,10 +276,9 @@ std::uint64_t derived_seed(std::uint64_t job_seed, std::string_view purpose, int
 
 std::uint64_t shared_generator_seed() { return at::detail::getDefaultCPUGenerator().current_seed(); }
 
-void seed_shared_generator(std::uint64_t seed) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  generator.set_current_seed(seed);
+std::uint64_t seed_shared_generators(const std::optional<std::uint64_t>& seed) {
+  if (seed) at::manual_seed(*seed);
+  return shared_generator_seed();
 }
 
 }  // namespace lockstep

@@ -16,7 +16,8 @@ namespace lockstep {
 
 /// The random state of cuDNN's dropout between the layers of an LSTM or GRU. LibTorch has one per GPU, for all threads.
 struct RecurrentDropout {
-  at::Generator stand_in;     ///< LibTorch seeds its shared state from it, so the replica's numbers stay as they are
+  at::Generator stand_in;     ///< LibTorch seeds its shared state from it, so the replica's numbers stay as they are.
+                              ///< Undefined: the replica uses the shared state
   at::Tensor state;           ///< undefined until the replica needs it
   std::uint64_t uses = 0;     ///< calls that dropped out by it
   bool was_replaced = false;  ///< the replica was given another seed
@@ -31,6 +32,9 @@ struct ReplicaGenerators {
 
 /// Generators of `device`'s kind, all seeded with `seed`.
 ReplicaGenerators make_generators(const at::Device& device, std::uint64_t seed);
+
+/// LibTorch's own generators, for the replica of a strategy that has only one: it draws what a plain program draws.
+ReplicaGenerators shared_generators(const at::Device& device);
 
 /// Random numbers that belong to a replica. LibTorch's CPU threads share one generator, and operations such as dropout
 /// take none, so with replicas on threads the numbers would depend on timing. While a scope lives, every random
@@ -53,16 +57,17 @@ class GeneratorScope {
   std::optional<c10::impl::IncludeDispatchKeyGuard> active_;
 };
 
-/// The seed of the stream of replica `replica_id`, counted over all workers. Replica 0 has the seed of the job, so that one
-/// replica draws the numbers of a plain program after `torch::manual_seed`.
+/// The seed of the stream of replica `replica_id`, counted over all workers, if there are several. It is never the seed of the
+/// job, from which initial weights are drawn: dropout must not repeat their numbers.
 std::uint64_t replica_seed(std::uint64_t job_seed, int replica_id);
 
-/// The seed of the k-th stream for some purpose ("make"), unrelated to any replica's.
+/// The seed of the k-th stream for some purpose ("place"), unrelated to any replica's.
 std::uint64_t derived_seed(std::uint64_t job_seed, std::string_view purpose, int k);
 
 /// The seed that LibTorch's shared CPU generator was last given.
 std::uint64_t shared_generator_seed();
-void seed_shared_generator(std::uint64_t seed);
+/// Seeds LibTorch's generators as torch::manual_seed does, if `seed` is set. Returns the seed that they have.
+std::uint64_t seed_shared_generators(const std::optional<std::uint64_t>& seed);
 
 /// Notices whether a replica draws numbers after this object was made.
 class DrawWatch {
@@ -76,15 +81,22 @@ class DrawWatch {
   std::uint64_t drawn_on_gpu_;
 };
 
-/// Remembers where CPU generators are, LibTorch's own too, for work that may have to be done again from its beginning.
-class KeptNumbers {
+/// The states of generators, for work that is done again from its beginning.
+class RngSnapshot {
  public:
-  explicit KeptNumbers(const std::vector<ReplicaGenerators>& replicas);
-  void put_back() const;
+  explicit RngSnapshot(std::vector<at::Generator> generators);
+  void restore() const;
+
+  /// One tensor of bytes for each generator. Whoever replaces them chooses what `restore` restores.
+  std::vector<at::Tensor>& states() { return states_; }
 
  private:
-  std::vector<std::pair<at::Generator, at::Tensor>> states_;
+  std::vector<at::Generator> generators_;
+  std::vector<at::Tensor> states_;
 };
+
+/// LibTorch's own generators that a program on these devices draws from: the CPU's, and those of the GPUs among them.
+std::vector<at::Generator> shared_generators_of(const std::vector<at::Device>& devices);
 
 /// Remembers LibTorch's shared CPU generator, to notice when it is seeded, also with the number that it had before.
 class SharedGenerator {

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/strategy/call_place.h"
@@ -150,7 +149,8 @@ void Strategy::set_seed(std::uint64_t seed, const std::source_location& where) {
   if (workers_)
     workers::require_same(*workers_, {.what = "seed", .lines = {str("seed: ", seed)}}, "set_seed",
                           deadline_of(communication_));
-  replicas_ ? replicas_->set_seed(seed) : seed_shared_generator(seed);
+  seed_shared_generators(seed);
+  if (replicas_) replicas_->set_seed(seed);
 }
 
 Strategy& detail::StrategyAccess::require_alive(const std::weak_ptr<Strategy*>& held, std::string_view what) {
@@ -175,16 +175,7 @@ CommunicationOptions detail::StrategyAccess::options_of_call(const Strategy& str
 }
 
 bool detail::StrategyAccess::has_made_anything(const Strategy& strategy) {
-  return strategy.models_made_ > 0 || strategy.extended_->has_made_variables();
-}
-
-std::uint64_t detail::StrategyAccess::next_make_seed(Strategy& strategy) {
-  if (shared_generator_seed() != strategy.seed() && SharedGenerator().was_seeded_before()) {
-    say_warning(
-        "torch::manual_seed was called after the strategy was made, and does not reach the initial weights of this model. "
-        "Call strategy.set_seed(seed), or torch::manual_seed before the strategy is made");
-  }
-  return derived_seed(strategy.seed(), "make", strategy.models_made_++);
+  return strategy.has_made_models_ || strategy.extended_->has_made_variables();
 }
 
 Variable Strategy::make_variable(const at::Tensor& initial_value, VariableOptions options) {

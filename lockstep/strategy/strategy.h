@@ -266,11 +266,11 @@ class LOCKSTEP_EXPORT Strategy {
   /// Which replica failed in the last run that threw.
   const std::optional<RunFailure>& last_failure() const { return last_failure_; }
 
-  /// The seed of all random numbers that the strategy draws.
+  /// The seed of the replicas' random numbers; with one replica in all that of LibTorch's generator, which it draws from.
   std::uint64_t seed() const;
-  /// Starts the replicas' random numbers again, as if the strategy had been made with this seed: for an evaluation with
-  /// dropout that gives the same each time. `torch::manual_seed` between runs does not reach them. Outside of run; every
-  /// worker must call it, with the same seed.
+  /// Does what `torch::manual_seed` does, and restarts the random numbers of several replicas, which `torch::manual_seed` does
+  /// not reach: for an evaluation with dropout that gives the same each time. Outside of run; every worker must call it, with
+  /// the same seed.
   void set_seed(std::uint64_t seed, const std::source_location& where = std::source_location::current());
 
   /// Threads that one replica uses inside an operation.
@@ -365,7 +365,7 @@ class LOCKSTEP_EXPORT Strategy {
   std::int64_t runs_ = 0;                     ///< also those inside of others
   std::atomic<std::uint64_t> runs_begun_{0};
   std::atomic<const void*> collective_thread_{nullptr};  ///< the same of reduce, gather and broadcast
-  int models_made_ = 0;
+  bool has_made_models_ = false;
   int optimizers_made_ = 0;
   std::vector<std::weak_ptr<const detail::RunWatcher>> watchers_;
   detail::StepRecorder* recorder_ = nullptr;  ///< of the captured step that runs; null: none does

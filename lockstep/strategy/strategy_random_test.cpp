@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/strategy/default_strategy.h"
 #include "lockstep/strategy/replica_random.h"
 #include "tests/support/errors.h"
 #include "tests/support/logged_lines.h"
@@ -113,9 +114,8 @@ TEST_P(DrawTest, ComesFromTheReplicasOwnStream) {
   const at::Tensor shared = shared_state();
   const auto draws = strategy.run(draw_twice);
   EXPECT_TRUE(same_bits(shared_state(), shared)) << "the shared generator was used";
-  EXPECT_TRUE(same_bits(draws[0].first, plain.first)) << "replica 0 is not the plain program";
-  EXPECT_TRUE(same_bits(draws[0].second, plain.second));
   for (std::size_t k = 0; k < 3; ++k) {
+    EXPECT_FALSE(same_bits(draws[k].first, plain.first)) << "initial weights are drawn from these numbers";
     for (std::size_t j = 0; j < k; ++j)
       EXPECT_FALSE(same_bits(draws[j].first, draws[k].first)) << "replicas " << j << " and " << k;
   }
@@ -125,6 +125,19 @@ TEST_P(DrawTest, ComesFromTheReplicasOwnStream) {
     EXPECT_TRUE(same_bits(draws[k].first, repeated[k].first));
     EXPECT_TRUE(same_bits(draws[k].second, repeated[k].second));
   }
+}
+
+TEST_P(DrawTest, OfOneReplicaIsThePlainPrograms) {
+  at::manual_seed(kSeed);
+  const at::Tensor before = GetParam().draw();
+  const at::Tensor inside = GetParam().draw();
+  const at::Tensor after = GetParam().draw();
+
+  at::manual_seed(kSeed);
+  MirroredStrategy strategy(on_devices(1));
+  EXPECT_TRUE(same_bits(GetParam().draw(), before));
+  EXPECT_TRUE(same_bits(strategy.run(GetParam().draw)[0], inside));
+  EXPECT_TRUE(same_bits(GetParam().draw(), after));
 }
 
 /// A bit of everything, in an order that depends on the replica.
@@ -184,9 +197,8 @@ TEST(Random, MergeFunctionsDrawFromTheSharedGeneratorAndFromNoReplicas) {
   MirroredStrategy strategy(seeded(2));
   const auto plain = strategy.run([] { return at::cat({at::rand({10}), at::rand({10})}); });
 
-  at::manual_seed(5);
+  at::manual_seed(kSeed);
   const at::Tensor shared = at::rand({4});
-  at::manual_seed(5);
   MirroredStrategy again(seeded(2));
   const auto interrupted = again.run([&] {
     const at::Tensor first = at::rand({10});
@@ -202,7 +214,7 @@ TEST(Random, TheCallersNumbersGoOnAsIfNothingHadRun) {
   const at::Tensor whole = at::cat({at::rand({10}), at::rand({10})});
   at::manual_seed(3);
   const at::Tensor before = at::rand({10});
-  MirroredStrategy strategy(seeded(3));
+  MirroredStrategy strategy(on_devices(3));
   strategy.run([] { at::rand({7}); });
   EXPECT_THROW(strategy.run([] {
     at::rand({7});
@@ -243,6 +255,7 @@ TEST(Random, TheSeedIsTheOptionElseWhatManualSeedWasGiven) {
   at::manual_seed(11);
   EXPECT_EQ(MirroredStrategy(on_devices(2)).seed(), 11u);
   EXPECT_EQ(MirroredStrategy(seeded(2, 12)).seed(), 12u);
+  at::manual_seed(11);
   const auto numbers = [](MirroredStrategy&& strategy) { return strategy.run([] { return at::rand({10}); }); };
   const auto inherited = numbers(MirroredStrategy(on_devices(2)));
   const auto asked = numbers(MirroredStrategy(seeded(2, 11)));
@@ -313,6 +326,52 @@ TEST(Random, ASeedBetweenMakingAndTheFirstRunIsWarnedOfIfItIsAnother) {
   }
 }
 
+/// The number that LibTorch's own generator draws next after `seed`.
+at::Tensor first_after(std::uint64_t seed) {
+  at::manual_seed(seed);
+  return at::rand({5});
+}
+
+TEST(Random, TheOptionAndSetSeedSeedLibTorchsGeneratorToo) {
+  const at::Tensor five = first_after(5), six = first_after(6);
+  for (const int replicas : {1, 2, 3}) {
+    MirroredStrategy strategy(seeded(replicas, 5));
+    EXPECT_TRUE(same_bits(at::rand({5}), five)) << replicas;
+    strategy.set_seed(6);
+    EXPECT_TRUE(same_bits(at::rand({5}), six)) << replicas;
+    EXPECT_EQ(strategy.seed(), 6u);
+  }
+  default_strategy().set_seed(5);
+  EXPECT_TRUE(same_bits(at::rand({5}), five));
+}
+
+TEST(Random, SetSeedInAMergeFunctionIsNotASeedInsideAReplica) {
+  const at::Tensor six = first_after(6);
+  for (const int replicas : {1, 2}) {
+    MirroredStrategy strategy(seeded(replicas, 5));
+    strategy.run([] { get_replica_context().merge_call([](Strategy& inner) { inner.set_seed(6); }); });
+    EXPECT_TRUE(same_bits(at::rand({5}), six)) << replicas;
+  }
+}
+
+TEST(Random, OneReplicaMayBeSeededAnywhereWithoutAWarning) {
+  const at::Tensor five = first_after(5), six = first_after(6);
+  MirroredStrategy strategy(seeded(1, 7));
+  const LoggedLines log;
+  const auto draw = [] { return at::rand({5}); };
+  for (int i = 0; i < 2; ++i) {
+    at::manual_seed(5);
+    EXPECT_EQ(strategy.seed(), 5u);
+    EXPECT_TRUE(same_bits(strategy.run(draw)[0], five)) << "between runs";
+  }
+  const auto seeded_inside = strategy.run([&] {
+    at::manual_seed(6);
+    return draw();
+  });
+  EXPECT_TRUE(same_bits(seeded_inside[0], six));
+  EXPECT_TRUE(log.lines().empty()) << log.lines()[0];
+}
+
 TEST(Random, AReplicasStreamDoesNotDependOnHowManyThereAre) {
   const auto two = MirroredStrategy(seeded(2)).run([] { return at::rand({10}); });
   const auto five = MirroredStrategy(seeded(5)).run([] { return at::rand({10}); });
@@ -340,7 +399,7 @@ TEST(Random, InitialValuesOfVariablesAreEqualOnAllReplicas) {
   EXPECT_TRUE(inside[0].is_same(inside[2]));
 }
 
-TEST(KeptNumbers, AreDrawnAgain) {
+TEST(RngSnapshot, RestoresNumbersThatAreDrawnAgain) {
   const std::vector<ReplicaGenerators> replicas{make_generators(at::kCPU, 5), make_generators(at::kCPU, 6)};
   const auto draw = [&] {
     std::vector<at::Tensor> drawn{at::randn({3}, at::kCPU)};
@@ -349,10 +408,10 @@ TEST(KeptNumbers, AreDrawnAgain) {
     return at::cat(drawn);
   };
   draw();  // three numbers leave one of a pair behind
-  const KeptNumbers kept(replicas);
+  const RngSnapshot kept({at::detail::getDefaultCPUGenerator(), replicas[0].cpu, replicas[1].cpu});
   const at::Tensor first = draw();
   EXPECT_FALSE(same_bits(draw(), first));
-  kept.put_back();
+  kept.restore();
   EXPECT_TRUE(same_bits(draw(), first));
 }
 

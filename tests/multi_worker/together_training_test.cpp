@@ -42,6 +42,24 @@ TEST_F(Together, ModelsBeginWithTheChiefsValues) {
   EXPECT_EQ(model.named_buffers()["norm.running_mean"][0].item<float>(), 1);
 }
 
+TEST_F(Together, InitialWeightsAreDrawnLikeThePlainProgramOfTheChief) {
+  const auto numbers_after = [](int seed) {
+    torch::manual_seed(seed);
+    return torch::rand({3});
+  };
+  const torch::Tensor of_nine = numbers_after(9);
+  torch::manual_seed(5);
+  const Net plain;
+  const torch::Tensor after_plain = torch::rand({3});
+  for (const bool is_seeded_otherwise : {false, rank == workers - 1}) {
+    torch::manual_seed(is_seeded_otherwise ? 9 : 5);
+    if (rank == 0) strategy.run([] {});  // only the chief notices its seed
+    auto model = strategy.make<Net>();
+    EXPECT_TRUE(model->layer->weight.equal(plain.layer->weight.to(model->layer->weight.device())));
+    EXPECT_TRUE(torch::rand({3}).equal(is_seeded_otherwise ? of_nine : after_plain));
+  }
+}
+
 TEST_F(Together, BuffersAreAveragedOverAllWorkers) {
   auto model = strategy.make<Net>();
   strategy.run([&] {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "lockstep/strategy/gpu.h"
 
@@ -30,14 +31,16 @@ class CudaGraph final : public Graph {
     ready.record(c10::cuda::getCurrentCUDAStream(device_));
     const c10::cuda::CUDAStreamGuard here(stream_);
     ready.block(stream_);
-    const KeptNumbers numbers(generators_);
+    std::vector<at::Generator> on_cpu = shared_generators_of({});
+    for (const ReplicaGenerators& replica : generators_) on_cpu.push_back(replica.cpu);
+    const RngSnapshot numbers(std::move(on_cpu));
     try {
       begin(pool_);
       run();
       graph_->capture_end();
     } catch (...) {
       abandon();
-      numbers.put_back();
+      numbers.restore();
       throw;
     }
   }

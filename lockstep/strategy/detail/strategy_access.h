@@ -63,12 +63,10 @@ struct StrategyAccess {
 
   /// Whether it has variables or models, or had.
   static bool has_made_anything(const Strategy& strategy);
+  static void note_model(Strategy& strategy) { strategy.has_made_models_ = true; }
 
   /// Optimizers are numbered, so that workers can tell whose gradients they exchange.
   static int next_optimizer(Strategy& strategy) { return strategy.optimizers_made_++; }
-
-  /// The seed for building the next model: a function of the job's seed and of how many were built before.
-  static std::uint64_t next_make_seed(Strategy& strategy);
 };
 
 }  // namespace lockstep::detail
