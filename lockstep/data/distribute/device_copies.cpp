@@ -1,0 +1,46 @@
+#include "lockstep/data/distribute/device_copies.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <variant>
+
+#include "lockstep/strategy/gpu.h"
+
+namespace lockstep::data {
+
+DeviceCopies::DeviceCopies(const std::vector<at::Device>& devices) {
+  for (const at::Device& device : devices) {
+    const auto known = static_cast<std::size_t>(std::ranges::find(devices, device) - devices.begin());
+    if (known < streams_.size())
+      streams_.push_back(streams_[known]);
+    else
+      streams_.push_back(device.is_cuda() ? gpu::make_copy_stream(device) : nullptr);
+  }
+}
+
+void DeviceCopies::start(InputStep& step) {
+  for (std::size_t k = 0; k < streams_.size() && k < step.elements.size(); ++k) {
+    if (!streams_[k] || !step.elements[k]) continue;
+    for (Component& component : step.elements[k]->components) {
+      if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = streams_[k]->copy(*tensor);
+    }
+  }
+  for (std::size_t k = 0; k < streams_.size(); ++k) {
+    const auto first = std::ranges::find(streams_, streams_[k]) - streams_.begin();
+    if (streams_[k] && static_cast<std::size_t>(first) == k) step.arrivals.push_back(streams_[k]->mark());
+  }
+}
+
+void DeviceCopies::finish(const InputStep& step) {
+  if (step.arrivals.empty()) return;
+  for (const auto& arrival : step.arrivals) arrival->await();
+  for (const std::optional<Element>& element : step.elements) {
+    if (!element) continue;
+    for (const Component& component : element->components) {
+      // The caller's stream waits for the replicas' when a run ends, so that it stands for all of them.
+      if (const auto* tensor = std::get_if<at::Tensor>(&component)) gpu::keep_for_this_stream(*tensor);
+    }
+  }
+}
+
+}  // namespace lockstep::data
