@@ -1,0 +1,34 @@
+#include "lockstep/train/decision.h"
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::train {
+
+Decision combine(const std::vector<Decision>& decisions) {
+  Decision all;
+  std::vector<std::string> reasons;
+  for (const Decision& each : decisions) {
+    all.stop |= each.stop;
+    all.end_epoch |= each.end_epoch;
+    all.save |= each.save;
+    if (!all.learning_rate) all.learning_rate = each.learning_rate;
+    bool is_new = !each.reason.empty();
+    for (const std::string& seen : reasons) is_new &= seen != each.reason;
+    if (is_new) reasons.push_back(each.reason);
+  }
+  for (const std::string& reason : reasons) all.reason += all.reason.empty() ? reason : "; " + reason;
+  return all;
+}
+
+std::string to_string(const Decision& decision) {
+  std::string text;
+  const auto add = [&](const std::string& part) { text += text.empty() ? part : ", " + part; };
+  if (decision.stop) add("stop");
+  if (decision.end_epoch) add("end the epoch");
+  if (decision.save) add("save");
+  if (decision.learning_rate) add(str("learning rate ", *decision.learning_rate));
+  if (!text.empty() && !decision.reason.empty()) text += " (" + decision.reason + ")";
+  return text;
+}
+
+}  // namespace lockstep::train
