@@ -225,6 +225,11 @@ constexpr std::array kExplanations{
         "changed. Build the model and the optimizer as they were when the file was saved, or pass {.strict = false} to "
         "load what fits."},
     Explanation{
+        521,  // errors::kCheckpoint in train/checkpoint/errors.h
+        "A checkpoint is missing, damaged, of a newer version of Lockstep, or its folder belongs to another training. The "
+        "message names the file. `lockstep verify FOLDER` checks all checkpoints of a folder; a training that is resumed "
+        "takes the newest valid one by itself. Give each training a folder of its own."},
+    Explanation{
         errors::kFile,
         "The operating system could not open, read or write a file. The message has the file's name and the system's "
         "reason. Check the name, the permissions and the free space. A relative name starts at the working directory "
