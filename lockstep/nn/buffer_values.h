@@ -18,6 +18,10 @@ bool holds_same(const at::Tensor& a, const at::Tensor& b);
 /// cannot be written to.
 void set_buffer(at::Tensor buffer, const at::Tensor& value);
 
+/// A buffer of all replicas as one: floating ones averaged, others, and sparse ones, as the first has them. Undefined stays
+/// undefined.
+at::Tensor buffers_as_one(std::vector<at::Tensor> components);
+
 /// Whether several elements share memory, as those of an expanded tensor do: it cannot be written to.
 bool has_shared_elements(const at::Tensor& tensor);
 

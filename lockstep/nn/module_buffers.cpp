@@ -24,36 +24,33 @@ namespace {
 
 using Named = ModuleCore::NamedTensors;
 
-/// Of all replicas: floating ones averaged, others, and sparse ones, as the first has them.
+/// Of all replicas.
 Named as_one(const std::vector<Named>& named) {
   Named result;
   for (const auto& item : named[0]) {
     std::vector<at::Tensor> components;
     for (const auto& buffers : named) components.push_back(buffers[item.key()]);
-    const bool average = item.value().defined() && item.value().layout() == at::kStrided &&
-                         at::isFloatingType(item.value().scalar_type());
-    // Constants stay what they are: a mean of equal numbers may be rounded, or overflow.
-    const bool equal = average && std::all_of(components.begin(), components.end(), [&](const at::Tensor& other) {
-                         return holds_same(other, components[0]);
-                       });
-    if (!item.value().defined()) {
-      result.insert(item.key(), item.value());
-      continue;
-    }
-    if (!average || equal) {
-      result.insert(item.key(), item.value().clone());
-      continue;
-    }
-    // The sum of 16-bit numbers may be more than their type holds where their mean is not.
-    if (item.value().element_size() < 4) {
-      for (at::Tensor& component : components) component = component.to(at::kFloat);
-    }
-    result.insert(item.key(), ordered_reduce(ReduceOp::Mean, components).to(item.value().scalar_type()));
+    result.insert(item.key(), buffers_as_one(std::move(components)));
   }
   return result;
 }
 
 }  // namespace
+
+at::Tensor buffers_as_one(std::vector<at::Tensor> components) {
+  const at::Tensor first = components[0];
+  if (!first.defined()) return first;
+  const bool average = first.layout() == at::kStrided && at::isFloatingType(first.scalar_type());
+  // Constants stay what they are: a mean of equal numbers may be rounded, or overflow.
+  const bool equal = average && std::all_of(components.begin(), components.end(),
+                                            [&](const at::Tensor& other) { return holds_same(other, first); });
+  if (!average || equal) return first.clone();
+  // The sum of 16-bit numbers may be more than their type holds where their mean is not.
+  if (first.element_size() < 4) {
+    for (at::Tensor& component : components) component = component.to(at::kFloat);
+  }
+  return ordered_reduce(ReduceOp::Mean, components).to(first.scalar_type());
+}
 
 std::vector<ModuleCore::Parameter> ModuleCore::tensors() const {
   std::vector<Parameter> all = parameters();

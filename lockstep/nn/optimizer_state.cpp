@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/guards/drift.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/nn/step/collect.h"
@@ -216,13 +217,8 @@ OptimizerState read_state(const OptimizerCore& core) {
   return result;
 }
 
-void write_state(OptimizerCore& core, const OptimizerState& state) {
-  require_outside_of_run("load_state");
-  require_no_run_elsewhere(core.module->strategy(), "load_state");
-  core.poison.require_clean("load_state");
-  const c10::InferenceMode ordinary(false);  // steps to come write to this state
-  const at::NoGradGuard no_grad;
-  const std::int64_t steps = saved_steps(core, state);
+void require_fitting_state(const OptimizerCore& core, const OptimizerState& state) {
+  saved_steps(core, state);
   std::set<std::string> own{kNoParameter};
   for (const auto& replica : core.replicas) {
     for (const OwnedSegment& segment : replica->owned) own.insert(name_of(core, segment));
@@ -230,9 +226,23 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
   for (const auto& [name, value] : state) {
     if (own.count(name) == 0) throw_unfitting(name, "the optimizer has no such parameter");
   }
-  for (const auto& replica : core.replicas) {  // all of it fits, or nothing is changed
+  for (const auto& replica : core.replicas) {
     for (const OwnedSegment& segment : replica->owned) require_fitting(core, segment, state);
   }
+}
+
+void write_state(OptimizerCore& core, const OptimizerState& state) {
+  require_outside_of_run("load_state");
+  require_no_run_elsewhere(core.module->strategy(), "load_state");
+  core.poison.require_clean("load_state");
+  require_fitting_state(core, state);
+  replace_state(core, state);
+}
+
+void replace_state(OptimizerCore& core, const OptimizerState& state) {
+  const c10::InferenceMode ordinary(false);  // steps to come write to this state
+  const at::NoGradGuard no_grad;
+  const std::int64_t steps = saved_steps(core, state);
   const auto& parameters = core.module->parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const auto saved = state.find(parameters[p].name);
@@ -242,6 +252,7 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
   for (const auto& replica : core.replicas) {
     auto& states = replica->inner->state();
     for (const OwnedSegment& segment : replica->owned) {
+      segment.weights.mutable_grad().reset();  // of an update that has failed half-way
       states.erase(segment.weights.unsafeGetTensorImpl());
       const ParameterState& saved = state.at(name_of(core, segment));
       if (saved.empty()) continue;

@@ -50,13 +50,45 @@ void check_adam(const Check& check, const Options& options) {
   check.size("weight_decay", options.weight_decay());
 }
 
-template <class Options>
-void see_adam(const Options& options, FunctionRef<void(const char* name, double value)> see) {
+/// The options as `Class`, const if they are; null if they are of another class.
+template <class Class, class Options>
+auto* as_class(Options& options) {
+  return dynamic_cast<std::conditional_t<std::is_const_v<Options>, const Class, Class>*>(&options);
+}
+
+template <class Options, class See>
+void see_adam(Options& options, See&& see) {
   see("beta 1", std::get<0>(options.betas()));
   see("beta 2", std::get<1>(options.betas()));
   see("eps", options.eps());
   see("weight_decay", options.weight_decay());
-  see("amsgrad", options.amsgrad() ? 1 : 0);
+  see("amsgrad", options.amsgrad());
+}
+
+/// Every option but for the learning rate, by its name and a reference to its value.
+template <class Options, class See>
+void see_options(Options& options, See&& see) {
+  if (auto* const sgd = as_class<torch::optim::SGDOptions>(options)) {
+    see("momentum", sgd->momentum());
+    see("dampening", sgd->dampening());
+    see("weight_decay", sgd->weight_decay());
+    see("nesterov", sgd->nesterov());
+  } else if (auto* const adam = as_class<torch::optim::AdamOptions>(options)) {
+    see_adam(*adam, see);
+  } else if (auto* const adamw = as_class<torch::optim::AdamWOptions>(options)) {
+    see_adam(*adamw, see);
+  } else if (auto* const rmsprop = as_class<torch::optim::RMSpropOptions>(options)) {
+    see("alpha", rmsprop->alpha());
+    see("eps", rmsprop->eps());
+    see("weight_decay", rmsprop->weight_decay());
+    see("momentum", rmsprop->momentum());
+    see("centered", rmsprop->centered());
+  } else if (auto* const adagrad = as_class<torch::optim::AdagradOptions>(options)) {
+    see("lr_decay", adagrad->lr_decay());
+    see("weight_decay", adagrad->weight_decay());
+    see("initial_accumulator_value", adagrad->initial_accumulator_value());
+    see("eps", adagrad->eps());
+  }
 }
 
 at::Tensor number_tensor(std::int64_t value) { return at::scalar_tensor(value, at::kLong); }
@@ -143,27 +175,14 @@ void require_valid_options(std::size_t group, const torch::optim::OptimizerOptio
 void for_each_option(const torch::optim::OptimizerOptions& options,
                      FunctionRef<void(const char* name, double value)> see) {
   see("lr", options.get_lr());
-  if (const auto* sgd = dynamic_cast<const torch::optim::SGDOptions*>(&options)) {
-    see("momentum", sgd->momentum());
-    see("dampening", sgd->dampening());
-    see("weight_decay", sgd->weight_decay());
-    see("nesterov", sgd->nesterov() ? 1 : 0);
-  } else if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options)) {
-    see_adam(*adam, see);
-  } else if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options)) {
-    see_adam(*adamw, see);
-  } else if (const auto* rmsprop = dynamic_cast<const torch::optim::RMSpropOptions*>(&options)) {
-    see("alpha", rmsprop->alpha());
-    see("eps", rmsprop->eps());
-    see("weight_decay", rmsprop->weight_decay());
-    see("momentum", rmsprop->momentum());
-    see("centered", rmsprop->centered() ? 1 : 0);
-  } else if (const auto* adagrad = dynamic_cast<const torch::optim::AdagradOptions*>(&options)) {
-    see("lr_decay", adagrad->lr_decay());
-    see("weight_decay", adagrad->weight_decay());
-    see("initial_accumulator_value", adagrad->initial_accumulator_value());
-    see("eps", adagrad->eps());
-  }
+  see_options(options, [&](const char* name, const auto& value) { see(name, static_cast<double>(value)); });
+}
+
+void set_options(torch::optim::OptimizerOptions& options, FunctionRef<double(const char* name)> value_of) {
+  options.set_lr(value_of("lr"));
+  see_options(options, [&](const char* name, auto& value) {
+    value = static_cast<std::remove_reference_t<decltype(value)>>(value_of(name));
+  });
 }
 
 const char* why_not_sparse(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options) {

@@ -23,6 +23,9 @@ void require_valid_options(std::size_t group, const torch::optim::OptimizerOptio
 void for_each_option(const torch::optim::OptimizerOptions& options,
                      FunctionRef<void(const char* name, double value)> see);
 
+/// Gives each of the same options the value of its name.
+void set_options(torch::optim::OptimizerOptions& options, FunctionRef<double(const char* name)> value_of);
+
 /// Why this optimizer cannot take sparse gradients ("Adam"); null if it can. LibTorch finds out in the middle of an
 /// update.
 const char* why_not_sparse(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options);

@@ -140,6 +140,14 @@ void LocalReplicas::set_seed(std::uint64_t seed) {
   }
 }
 
+void LocalReplicas::note_restored_streams(std::uint64_t seed) {
+  const SharedGenerator seen;  // restoring LibTorch's generator is no seeding
+  seed_ = seed;
+  ++times_seeded_;
+  has_run_ = true;
+  is_seeded_in_vain_ = false;
+}
+
 std::shared_ptr<gpu::Graph> LocalReplicas::make_graph() const {
   const at::Device first = devices_.front();
   if (!first.is_cuda() || std::ranges::count(devices_, first) != std::ssize(devices_)) return nullptr;

@@ -44,6 +44,11 @@ class LocalReplicas {
   /// been given already.
   void set_seed(std::uint64_t seed);
 
+  /// Of each replica.
+  const std::vector<ReplicaGenerators>& generators() const { return generators_; }
+  /// The generators were given the states of streams that had begun with `seed`.
+  void note_restored_streams(std::uint64_t seed);
+
   /// For recording runs of these replicas; null unless all are on one GPU.
   std::shared_ptr<gpu::Graph> make_graph() const;
 

@@ -18,6 +18,7 @@
 namespace lockstep {
 
 class Strategy;
+class Variable;
 
 /// The state of a training between two steps: what a program needs to continue with the same bits. Its tensors are contiguous
 /// copies on the CPU that belong to the snapshot.
@@ -47,6 +48,8 @@ class LOCKSTEP_EXPORT Stateful {
 
 /// The Stateful of something that is one. It must outlive the result.
 inline std::shared_ptr<Stateful> state_of(Stateful& thing) { return {std::shared_ptr<void>(), &thing}; }
+/// The components of a variable on all replicas.
+LOCKSTEP_EXPORT std::shared_ptr<Stateful> state_of(const Variable& variable);
 
 /// A part of a training: a Stateful, or something with a `state_of`, and the first part of its entries' names.
 struct NamedState {

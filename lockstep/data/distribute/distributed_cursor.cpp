@@ -41,12 +41,10 @@ IterationContext measured(IterationContext context, const DistributedInputPtr& i
   return context;
 }
 
-/// Reads the steps of one pass from step `first` on and brings them to the replicas' devices. The first one without
-/// elements is the last. After an error it goes on behind the step that failed.
-std::function<std::optional<InputStep>()> steps_from(const DistributedInput& input, const IterationContext& context,
-                                                     std::int64_t first) {
-  std::shared_ptr<StepSource> source = input.make_source(context);
-  if (first > 0) source->seek(first);
+/// Reads the steps of one pass and brings them to the replicas' devices. The first one without elements is the last. After an
+/// error it goes on behind the step that failed.
+std::function<std::optional<InputStep>()> steps_of(const DistributedInput& input, const IterationContext& context,
+                                                   std::shared_ptr<StepSource> source) {
   return [source = std::move(source), copies = DeviceCopies(input.devices), counters = context.counters,
           ended = false]() mutable -> std::optional<InputStep> {
     if (ended) return std::nullopt;
@@ -101,10 +99,11 @@ class DistributedCursor::Impl {
     reader();  // starting decides what a cache holds, which is part of the state
     Position kept;
     for (const StagePtr& pipeline : input_->pipelines) save_all_lasting(*pipeline, kept);
+    rows_->locate(steps_, kept);
     return {kSteps + input_->fingerprint, context_.job_seed, context_.epoch, context_.path, steps_, kept.numbers()};
   }
 
-  void load_state(const IteratorState& state) {
+  void check_state(const IteratorState& state) const {
     if (state.pipeline != kSteps + input_->fingerprint) {
       throw InvalidArgument(
           errors::kPosition,
@@ -114,18 +113,24 @@ class DistributedCursor::Impl {
            .help = "build the same dataset for the same number of replicas; Assignment::ByReplica allows "
                    "another number of workers"});
     }
+  }
+
+  void load_state(const IteratorState& state) {
+    check_state(state);
     if (steps_ == 0 && std::exchange(took_next_pass_, false)) {
       std::uint64_t next = context_.epoch + 1;
       input_->passes->compare_exchange_strong(next, context_.epoch);  // nothing was read: the pass is free again
     }
     ahead_.reset();
     source_ = nullptr;
+    place_.reset();
     ended_ = stuck_ = false;
     failed_ = unplaced_ = nullptr;
     empty_.forget_failures();
     try {
       Position kept = Position::of(state.position);
       for (const StagePtr& pipeline : input_->pipelines) restore_all_lasting(*pipeline, kept);
+      place_ = std::move(kept);
     } catch (...) {
       unplaced_ = std::current_exception();  // some of the pipelines may have taken it over
       throw;
@@ -139,6 +144,11 @@ class DistributedCursor::Impl {
     std::uint64_t passes = input_->passes->load();
     while (passes <= state.epoch && !input_->passes->compare_exchange_weak(passes, state.epoch + 1)) {
     }
+  }
+
+  void go_back_to(const IteratorState& state) {
+    load_state(state);
+    input_->passes->store(state.epoch + 1);
   }
 
   const DistributedInput& input() const { return *input_; }
@@ -177,7 +187,12 @@ class DistributedCursor::Impl {
     if (source_) return *source_;
     const IterationContext context = measured(context_, input_);
     counters_ = context.counters;
-    source_ = std::make_unique<ReadAhead<InputStep>>(steps_from(*input_, context, steps_),
+    rows_ = input_->make_source(context);
+    if (place_) {
+      Position place = *place_;
+      rows_->restore(steps_, place);
+    }
+    source_ = std::make_unique<ReadAhead<InputStep>>(steps_of(*input_, context, rows_),
                                                      static_cast<std::size_t>(input_->buffer_size));
     return *source_;
   }
@@ -253,6 +268,8 @@ class DistributedCursor::Impl {
   bool stuck_ = false;                ///< empty batches are unknown to some worker
   std::exception_ptr unplaced_;       ///< why the last state could not be loaded, or not all of it
   std::shared_ptr<StageCounters> counters_;
+  std::optional<Position> place_;     ///< where the pass was resumed; none: at its beginning
+  std::shared_ptr<StepSource> rows_;  ///< what `source_` reads; may be asked for a place while it is read
   std::unique_ptr<ReadAhead<InputStep>> source_;
 };
 
@@ -269,6 +286,8 @@ std::optional<DistributedCursor::Values> DistributedCursor::next_as_optional() {
 const BatchRows& DistributedCursor::batch_rows() const { return impl_->batch_rows(); }
 IteratorState DistributedCursor::state() const { return impl_->state(); }
 void DistributedCursor::load_state(const IteratorState& state) { impl_->load_state(state); }
+void DistributedCursor::go_back_to(const IteratorState& state) { impl_->go_back_to(state); }
+void DistributedCursor::check_state(const IteratorState& state) const { impl_->check_state(state); }
 DistributedSpec DistributedCursor::spec() const { return impl_->input().spec(); }
 DistributedSpec DistributedCursor::optional_spec() const { return impl_->input().optional_spec(); }
 

@@ -12,6 +12,10 @@
 #include "lockstep/data/iterator_state.h"
 #include "lockstep/values/per_replica.h"
 
+namespace lockstep {
+class Stateful;  // strategy/snapshot.h
+}
+
 namespace lockstep::data {
 
 struct DistributedInput;
@@ -43,6 +47,10 @@ class LOCKSTEP_EXPORT DistributedCursor {
   IteratorState state() const;
   /// Goes on behind the steps of a saved state; InvalidArgument if it is of another dataset.
   void load_state(const IteratorState& state);
+  /// The same, and the next pass is the one behind it, whatever passes were begun since the state was taken.
+  void go_back_to(const IteratorState& state);
+  /// Throws what `load_state` would throw for the state of another dataset.
+  void check_state(const IteratorState& state) const;
 
   DistributedSpec spec() const;
   DistributedSpec optional_spec() const;  ///< of what `next_as_optional` gives
@@ -51,6 +59,9 @@ class LOCKSTEP_EXPORT DistributedCursor {
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+/// The position of an iterator as a part of a snapshot. The cursor must outlive the result.
+LOCKSTEP_EXPORT std::shared_ptr<Stateful> state_of_cursor(DistributedCursor& cursor);
 
 // What a DistributedDataset says about itself.
 LOCKSTEP_EXPORT DistributedSpec spec_of(const DistributedInput& input);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -48,6 +49,11 @@ class DistributedIterator {
   /// Goes on behind the last step that was taken before `state` was read, in this or another program that distributes
   /// the same dataset over the same number of replicas; with Assignment::ByReplica on any number of workers.
   void load_state(const data::IteratorState& state) { cursor_.load_state(state); }
+  /// The same place as a part of a snapshot (strategy/snapshot.h): `ls::capture(strategy, {{"batches", iterator}})`. The iterator
+  /// must outlive the result.
+  friend std::shared_ptr<Stateful> state_of(DistributedIterator& iterator) {
+    return data::state_of_cursor(iterator.cursor_);
+  }
 
  private:
   std::optional<PerReplica<T>> typed(std::optional<data::DistributedCursor::Values> values) {

@@ -35,9 +35,12 @@ class StreamSteps final : public StepSource {
     if (error) std::rethrow_exception(error);
     return step;
   }
-  void seek(std::int64_t steps) override {
+  void locate(std::int64_t steps, Position& position) const override {
     for (const IteratorPtr& elements : elements_)
-      elements->skip(steps * (is_dealt() ? static_cast<std::int64_t>(replicas_) : 1));
+      elements->locate(steps * (is_dealt() ? static_cast<std::int64_t>(replicas_) : 1), position);
+  }
+  void restore(std::int64_t, Position& position) override {
+    for (const IteratorPtr& elements : elements_) elements->restore(position);
   }
 
  private:
@@ -83,7 +86,8 @@ class CutBatches final : public OwnPieces {
   CutBatches(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
       : OwnPieces(split), batches_(pipeline->iterate(context)) {}
 
-  void seek(std::int64_t steps) override { batches_->skip(steps); }
+  void locate(std::int64_t steps, Position& position) const override { batches_->locate(steps, position); }
+  void restore(std::int64_t, Position& position) override { batches_->restore(position); }
 
   InputStep next() override {
     Element batch;
@@ -129,8 +133,11 @@ class OwnRows final : public OwnPieces {
     rows_ = rows_of_elements(looks ? *with_look_ahead(rows, ahead_) : *rows, context);
   }
 
-  void seek(std::int64_t steps) override {
-    rows_->skip(steps * size_);
+  void locate(std::int64_t steps, Position& position) const override {
+    rows_->locate(skipped_input(steps, size_), position);
+  }
+  void restore(std::int64_t steps, Position& position) override {
+    rows_->restore(position);
     step_ = steps;
   }
 

@@ -40,8 +40,10 @@ class LOCKSTEP_EXPORT StepSource {
   virtual ~StepSource();
   /// The next step; one without any element is the end, and so are all after it.
   virtual InputStep next() = 0;
-  /// Goes on behind `steps` steps of a new source.
-  virtual void seek(std::int64_t steps) = 0;
+  /// Describes the place behind `steps` steps of this pass, and brings a new source there: as PlaceIterator does. What is written
+  /// does not depend on the number of workers.
+  virtual void locate(std::int64_t steps, Position& position) const = 0;
+  virtual void restore(std::int64_t steps, Position& position) = 0;
 };
 
 /// Each replica has a stream of its own. Or there is one stream, and element j goes to replica j mod R: TensorFlow's way,

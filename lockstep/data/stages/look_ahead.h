@@ -46,6 +46,8 @@ class LookAhead : public ElementIterator {
     left -= pass(behind_, left);
     return count - left + (left > 0 ? input_->skip(left) : 0);
   }
+  void locate(std::int64_t consumed, Position& position) const override { input_->locate(consumed, position); }
+  void restore(Position& position) override { input_->restore(position); }
   std::string origin(std::int64_t number, std::int64_t row) const override { return input_->origin(number, row); }
 
  private:

@@ -50,8 +50,7 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
     return skipped;
   }
 
-  // A position is a pass and the places from its start, so that going back there replays one pass and not all before
-  // it.
+  // A position is a pass and the place in it.
   void locate(std::int64_t consumed, Position& position) const override {
     PassStart start = first_;
     {
@@ -62,13 +61,22 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
     position.push(start.pass);
     position.push(start.before);
     position.push(consumed - start.before);
+    position.push(start.stream ? 1 : 0);
+    if (start.stream) start.stream->locate(consumed - start.before, position);
   }
 
   void restore(Position& position) override {
     pass_ = position.pop();
     before_ = position.pop();
-    first_ = {pass_, before_};
-    skip(position.pop());
+    first_ = {pass_, before_, nullptr};
+    const std::int64_t in_pass = position.pop();
+    if (position.pop() == 0) {
+      skip(in_pass);
+      return;
+    }
+    start_if_needed();
+    current_->restore(position);
+    in_pass_ = in_pass;
   }
 
  private:
@@ -77,10 +85,12 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
   void start_if_needed() {
     if (current_) return;
     current_ = start_input<Stream>(*input_, context_.pass(static_cast<std::uint64_t>(pass_)));
+    mark();
   }
 
   /// False if the input is empty, which repeating does not change.
   bool end_pass() {
+    if constexpr (std::is_same_v<Stream, ElementIterator>) let_go();  // of files, threads and caches
     current_ = nullptr;
     if (in_pass_ == 0) {
       count_ = pass_ = 0;
@@ -88,17 +98,18 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
     }
     ++pass_;
     before_ += std::exchange(in_pass_, 0);
-    mark();
     return true;
   }
 
   struct PassStart {
     std::int64_t pass = 0;
-    std::int64_t before = 0;  // places of all passes before it
+    std::int64_t before = 0;                    // places of all passes before it
+    std::shared_ptr<const Stream> stream = {};  // of the last few passes: it finds places in them
   };
   // Enough for whatever is read ahead. Should somebody ask for an older place, it is found from the first start:
   // slower, and no less exact.
   static constexpr std::size_t kStarts = 256;
+  static constexpr std::size_t kStreams = 2;
 
   /// How many of the next `count` places are whole passes of a known size: they need no iterator at all.
   std::int64_t whole_passes(std::int64_t count) const {
@@ -109,15 +120,22 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
 
   void mark() {
     const std::lock_guard lock(mutex_);
-    starts_.push_back({pass_, before_});
+    if (!starts_.empty() && starts_.back().pass == pass_) starts_.pop_back();  // begun where whole passes were left out
+    starts_.push_back({pass_, before_, current_});
     if (starts_.size() > kStarts) starts_.pop_front();
+    if (starts_.size() > kStreams) starts_[starts_.size() - kStreams - 1].stream = nullptr;
+  }
+
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    if (!starts_.empty()) starts_.back().stream = nullptr;
   }
 
   StagePtr input_;
   IterationContext context_;
   std::int64_t count_;
   Cardinality size_;
-  std::unique_ptr<Stream> current_;  // null between passes
+  std::shared_ptr<Stream> current_;  // null between passes
   std::int64_t in_pass_ = 0;         // places of the current pass that were passed
   std::int64_t pass_ = 0;
   std::int64_t before_ = 0;

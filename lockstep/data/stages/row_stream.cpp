@@ -158,6 +158,8 @@ class StackedRows final : public RowStream {
     }
     return skipped + elements_->skip(count - skipped);
   }
+  void locate(std::int64_t consumed, Position& position) const override { elements_->locate(consumed, position); }
+  void restore(Position& position) override { elements_->restore(position); }
 
  private:
   const std::string where_ = kSplitting;
@@ -178,6 +180,8 @@ class GatheredRows final : public RowStream {
     return std::ssize(indices_);
   }
   std::int64_t skip(std::int64_t count) override { return order_->skip(count); }
+  void locate(std::int64_t consumed, Position& position) const override { order_->locate(consumed, position); }
+  void restore(Position& position) override { order_->restore(position); }
 
  private:
   RowSourcePtr rows_;

@@ -20,6 +20,9 @@ class RowStream {
   /// Leaves out up to `count` rows, if possible without computing them; says how many there were. What fails there is
   /// no error, unless it concerns the whole stream.
   virtual std::int64_t skip(std::int64_t count) = 0;
+  /// As those of PlaceIterator, of rows.
+  virtual void locate(std::int64_t consumed, Position& position) const { position.push(consumed); }
+  virtual void restore(Position& position) { skip(position.pop()); }
   /// Looks at the next row, if it takes that to know what rows look like.
   virtual void look() {}
 };

@@ -120,18 +120,21 @@ void Poison::set(std::int64_t step, const char* why) {
   const std::lock_guard lock(mutex_);
   why_ = text.substr(0, text.find('\n'));  // LibTorch appends its stack
   step_ = step;
+  is_lifted_.store(false, std::memory_order_release);
   is_set_.store(true, std::memory_order_release);
   module_.set_torn(true);
 }
 
 void Poison::require_clean(const char* operation) const {
   if (!is_set_.load(std::memory_order_acquire)) return;
+  if (is_lifted_.load(std::memory_order_acquire) && !module_.is_torn()) return;
   const std::lock_guard lock(mutex_);
   throw FailedPrecondition(errors::kTornWeights,
                            {.what = str("weights are torn at step ", step_, ": restore a checkpoint"),
                             .where = operation,
                             .seen = str("an update failed half-way: ", why_),
-                            .help = "make a new optimizer and set the weights again"});
+                            .help = "restore a snapshot of model and optimizer, or make a new optimizer and set "
+                                    "the weights again"});
 }
 
 }  // namespace lockstep::detail

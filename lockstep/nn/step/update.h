@@ -21,12 +21,15 @@ class Poison {
   void update_or_poison(std::int64_t step, FunctionRef<void()> update);
   /// Throws if an update has failed.
   void require_clean(const char* operation) const;
+  /// The optimizer's state was restored. Calls are refused until the weights are too.
+  void lift() { is_lifted_.store(true, std::memory_order_release); }
 
  private:
   void set(std::int64_t step, const char* why);
 
   ModuleCore& module_;
   std::atomic<bool> is_set_{false};
+  std::atomic<bool> is_lifted_{false};
   mutable std::mutex mutex_;
   std::string why_;
   std::int64_t step_ = 0;

@@ -20,6 +20,9 @@ struct StrategyAccess {
   /// The workers that train together; null: this process alone.
   static WorkerGroup* workers(const Strategy& strategy) { return strategy.workers_.get(); }
 
+  /// The threads and random numbers of this process's replicas; null: replicas run on the caller's thread.
+  static LocalReplicas* replicas(const Strategy& strategy) { return strategy.replicas_.get(); }
+
   static bool has_gpus(const Strategy& strategy) { return strategy.has_gpus_; }
   /// Whether it has replicas on CPUs and on GPUs.
   static bool is_mixed(const Strategy& strategy) { return strategy.is_mixed_; }
