@@ -26,7 +26,7 @@ constexpr Word kWordsOfBoth[] = {
     {"strategy.set_seed", "strategy.core().set_seed"},
     {"make_numpy_dataset", "experimental_make_numpy_dataset"},
     {"before distribute()", "before experimental_distribute_dataset()"},
-    {"strategy.distribute ", "strategy.experimental_distribute_dataset "},
+    {"strategy.distribute ", "strategy.experimental_distribute_dataset "},  // parts: strategy.|distribute
     {"distribute_from_function", "experimental_distribute_datasets_from_function"},
     {"strategy.local_results", "strategy.experimental_local_results"},
     {"read them with local_results", "read them with experimental_local_results"},

@@ -36,7 +36,6 @@ constexpr Words kTowerWords[] = {
     {", or make the strategy with .strict = false", ""},
     {"for several machines use MultiWorkerMirroredStrategy",
      "for several machines call configure with their cluster_spec"},
-    {"a worker of MultiWorkerMirroredStrategy", "a worker"},
     {"task_type and task_id of the resolver", "task_type and task_id of configure"},
     {"strategy.local_results(...) or operator[]", "strategy.unwrap(...)"},
     {"read them with local_results", "read them with unwrap"},
@@ -71,7 +70,7 @@ constexpr Words kTowerWords[] = {
     {"strategy.broadcast", "strategy.core().broadcast"},
     {"what run returned", "what call_for_each_tower returned"},
     {"on the device of local replica", "on the device of this worker's tower"},
-    {"local replicas", "towers of this worker"},
+    {"local replicas", "towers of this worker"},  // parts: local replica|s
     {"local replica", "tower of this worker"},
     {"PerReplica", "PerDevice"},
     {"get_replica_context", "get_tower_context"},
