@@ -12,7 +12,9 @@
 #include "lockstep/comm/cluster/cluster_resolver.h"
 #include "lockstep/comm/cluster/cluster_spec.h"
 #include "lockstep/contrib/loss_reduction.h"
+#include "lockstep/nn/models_made.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/strategy_words.h"
 #include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/values/type_name.h"
@@ -22,8 +24,7 @@ namespace {
 
 /// Contexts know the core alone.
 DistributionStrategy& owner_of(const Strategy& core) {
-  if (void* const owner = lockstep::detail::StrategyAccess::one_client(core))
-    return *static_cast<DistributionStrategy*>(owner);
+  if (void* const owner = lockstep::detail::one_client(core)) return *static_cast<DistributionStrategy*>(owner);
   throw FailedPrecondition(errors::kWrongContext,
                            {.what = "no strategy of lockstep::contrib is current here",
                             .help = "call this inside call_for_each_tower, or open a scope: auto scope = "
@@ -35,7 +36,7 @@ DistributionStrategy& owner_of(const Strategy& core) {
 DistributionStrategy::~DistributionStrategy() = default;
 
 void DistributionStrategy::set_core(std::unique_ptr<Strategy> core, Devices devices) {
-  lockstep::detail::StrategyAccess::set_one_client(*core, this);
+  lockstep::detail::set_one_client(*core, this);
   lockstep::detail::set_words(*core, detail::tower_words());
   is_configured_ = core_ != nullptr;
   core_ = std::move(core);
@@ -43,7 +44,8 @@ void DistributionStrategy::set_core(std::unique_ptr<Strategy> core, Devices devi
 }
 
 bool DistributionStrategy::is_used() const {
-  return is_used_ || lockstep::detail::StrategyAccess::has_made_anything(*core_);
+  return is_used_ || lockstep::detail::has_made_models(*core_) ||
+         lockstep::detail::StrategyAccess::has_made_variables(*core_);
 }
 
 void DistributionStrategy::note_use() {
@@ -180,7 +182,7 @@ void DistributionStrategy::require_equal_calls(const std::type_info& function) c
 DistributionStrategy& TowerContext::distribution_strategy() const { return owner_of(replica_->strategy()); }
 
 int detail::count_merge(const Strategy& core, const std::type_info& function) {
-  void* const owner = lockstep::detail::StrategyAccess::one_client(core);
+  void* const owner = lockstep::detail::one_client(core);
   if (owner == nullptr) return 0;
   auto& strategy = *static_cast<DistributionStrategy*>(owner);
   strategy.merged_functions_ =

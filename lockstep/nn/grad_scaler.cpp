@@ -58,8 +58,7 @@ at::Tensor GradScaler::scaled(const at::Tensor& loss) const {
   detail::note_loss(result, detail::LossNote::Scaled);
   if (!result.requires_grad()) return result;
   result.register_hook([factor](const at::Tensor&) {  // a backward of it leaves gradients to any optimizer
-    const detail::ContextEntry* const top = detail::current_context();
-    if (top != nullptr && top->notes != nullptr) top->notes->note_scale(factor);
+    if (auto* const used = detail::run_local<detail::ScalesOfRun>()) used->note(factor);
   });
   return result;
 }

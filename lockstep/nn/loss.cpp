@@ -10,6 +10,7 @@
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/nn/noted_losses.h"
+#include "lockstep/nn/sizes_of_losses.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/replica_name.h"
@@ -113,7 +114,7 @@ at::Tensor divided_by_size(const at::Tensor& losses, std::int64_t rows, std::int
   if (top == nullptr || top->notes == nullptr) return result;
   const auto& here = top->notes->rows.here;
   if (here.empty() || here[static_cast<std::size_t>(top->replica->local_index())] != rows) return result;
-  if (result.requires_grad()) top->notes->loss_size = global_batch;  // else it is for a log
+  if (result.requires_grad()) detail::run_local<detail::SizesOfLosses>()->last = global_batch;  // else it is for a log
   const std::int64_t all = known_rows(*top);
   if (global_batch == all) detail::note_loss(result, detail::LossNote::OfOneBatch);
   if (global_batch == rows && rows < all) warn_of_local_size(rows, all);
@@ -168,21 +169,20 @@ std::int64_t count_losses(const at::Tensor& losses) {
   const std::int64_t here = losses.size(0);
   const detail::ContextEntry* top = detail::current_context();
   if (top == nullptr || top->notes == nullptr) return here;
-  detail::RunNotes& notes = *top->notes;
-  ++notes.average_losses;
+  const detail::StepRows& step = top->notes->rows;
+  const std::int64_t call = ++detail::run_local<detail::SizesOfLosses>()->counted;
   // All replicas must come to the same decision. They see the same batch, so none of them meets where each has one loss
   // for each of its rows. A replica without rows cannot tell that case from others: if there is one, all meet. Where
   // they decide differently all the same, the numbers of their calls differ, or the meetings that they come to. What
   // other workers have is known of the batches of a distributed dataset.
-  const auto& rows = notes.rows.here;
+  const auto& rows = step.here;
   const auto k = static_cast<std::size_t>(top->replica->local_index());
   if (!rows.empty() && rows[k] == here) {
-    if (notes.rows.all >= 0) return notes.rows.all;
+    if (step.all >= 0) return step.all;
     if (top->strategy->num_workers() == 1 && std::find(rows.begin(), rows.end(), 0) == rows.end())
       return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   }
-  return sum_over_replicas({here, notes.average_losses},
-                           "average_loss that counts its losses (or give it ls::global_rows(losses))");
+  return sum_over_replicas({here, call}, "average_loss that counts its losses (or give it ls::global_rows(losses))");
 }
 
 }  // namespace

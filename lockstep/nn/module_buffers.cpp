@@ -16,6 +16,7 @@
 #include "lockstep/nn/tensor_digest.h"
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
@@ -83,7 +84,7 @@ ModuleCore::NamedTensors ModuleCore::named_buffers_here() const {
 /// Of buffers that training can make different: those of SyncBatchNorm stay equal.
 ModuleCore::BufferDigests ModuleCore::digests_of_buffers() const {
   BufferDigests digests;
-  if (alive_.expired() || !StrategyAccess::is_client_of_several_workers(*strategy_)) return digests;
+  if (alive_.expired() || !is_client_of_several_workers(*strategy_)) return digests;
   for (const auto& part : replicas_[0]->named_modules()) {
     const torch::nn::Module& module = *part.value();
     if (module.as<nn::SyncBatchNorm1dImpl>() || module.as<nn::SyncBatchNorm2dImpl>() ||

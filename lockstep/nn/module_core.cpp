@@ -22,6 +22,7 @@
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -90,7 +91,7 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
     change_once(change);
     watch_->expect_other_weights();
     // The buffers that it may have been made from are each worker's own.
-    if (is_inside && StrategyAccess::is_client_of_several_workers(*strategy_)) require_same_weights(*this);
+    if (is_inside && is_client_of_several_workers(*strategy_)) require_same_weights(*this);
   };
   if (is_inside) require_watched_untouched();
   std::exception_ptr error;

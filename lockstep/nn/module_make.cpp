@@ -1,5 +1,6 @@
 // How `make` builds a model: a module for each replica, alike in structure, with weights in shared memory.
 
+#include "lockstep/nn/models_made.h"
 #include "lockstep/nn/module_core.h"
 
 #include <ATen/core/grad_mode.h>
@@ -18,6 +19,7 @@
 #include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/context.h"
+#include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/replica_random.h"
@@ -116,7 +118,7 @@ std::vector<std::shared_ptr<torch::nn::Module>> build_modules(const Strategy& st
 ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options)
     : strategy_(&strategy), alive_(StrategyAccess::alive(strategy)), inventory_(std::make_unique<Inventory>()) {
   require_cross_replica(strategy, "make");
-  StrategyAccess::note_model(strategy);
+  note_model(strategy);
   std::vector<at::Device> devices;
   for (int k = 0; k < strategy.num_local_replicas(); ++k) devices.push_back(strategy.replica_context(k).device());
   copies_ = plan_weight_copies(devices, weights_apart().weights);
@@ -279,7 +281,7 @@ std::shared_ptr<ModuleCore> make_module_core(Strategy& strategy, const ModuleCor
                                              const ModuleOptions& options) {
   auto core = std::make_shared<ModuleCore>(strategy, factory, options);
   // One replica alone may do with its weights what it likes.
-  if (core->size() > 1) StrategyAccess::watch(strategy, std::shared_ptr<const RunWatcher>(core, &core->watch()));
+  if (core->size() > 1) StrategyAccess::runs(strategy).watch(std::shared_ptr<const RunWatcher>(core, &core->watch()));
   return core;
 }
 

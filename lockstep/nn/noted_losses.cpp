@@ -1,7 +1,9 @@
 #include "lockstep/nn/noted_losses.h"
 
 #include <c10/util/intrusive_ptr.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <type_traits>
@@ -9,7 +11,6 @@
 #include <vector>
 
 #include "lockstep/nn/loss_graph.h"
-#include "lockstep/strategy/context.h"
 #include "lockstep/strategy/detail/run_notes.h"
 
 namespace lockstep::detail {
@@ -27,6 +28,15 @@ struct WeakOf<c10::intrusive_ptr<T, Null>> : std::type_identity<c10::weak_intrus
 
 using NodePtr = std::remove_cvref_t<decltype(std::declval<const at::Tensor&>().grad_fn())>;
 
+}  // namespace
+
+/// Calls of note_loss in a replica's part of a run (run_local).
+struct LossesNoted {
+  std::int64_t count = 0;
+};
+
+namespace {
+
 /// A node of the graph, not owned: what the user has dropped is gone.
 struct NotedLoss {
   WeakOf<NodePtr>::type node;
@@ -34,16 +44,11 @@ struct NotedLoss {
 };
 thread_local std::vector<NotedLoss> noted_losses;
 
-RunNotes* notes_here() {
-  const ContextEntry* const top = current_context();
-  return top == nullptr ? nullptr : top->notes;
-}
-
 /// Calls `see` for those of this run that are still there.
 template <class F>
 void for_each_noted(LossNote note, const F& see) {
-  const RunNotes* const run = notes_here();
-  if (run == nullptr || run->noted_losses == 0) return;
+  const LossesNoted* const noted = run_local<LossesNoted>();
+  if (noted == nullptr || noted->count == 0) return;
   for (const NotedLoss& each : noted_losses) {
     if (each.note != note) continue;
     if (NodePtr node = each.node.lock()) see(std::move(node));
@@ -53,9 +58,9 @@ void for_each_noted(LossNote note, const F& see) {
 }  // namespace
 
 void note_loss(const at::Tensor& loss, LossNote note) {
-  RunNotes* const run = notes_here();
-  if (run == nullptr || !loss.requires_grad()) return;
-  if (run->noted_losses++ == 0) noted_losses.clear();
+  LossesNoted* const noted = run_local<LossesNoted>();
+  if (noted == nullptr || !loss.requires_grad()) return;
+  if (noted->count++ == 0) noted_losses.clear();
   noted_losses.push_back({loss.grad_fn(), note});
 }
 

@@ -16,11 +16,19 @@
 #include "lockstep/nn/step/step_description.h"
 #include "lockstep/nn/step/worker_reducer.h"
 #include "lockstep/nn/torch_optimizers.h"
+#include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/detail/strategy_local.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep::detail {
+
+/// Optimizers are numbered, so that workers can tell whose gradients they exchange.
+struct OptimizersMade {
+  int count = 0;
+};
+
 namespace {
 
 std::vector<int> groups_of_parameters(const ModuleCore& module, const std::vector<OptimizerGroup>& groups) {
@@ -76,7 +84,7 @@ void deal_out(OptimizerCore& core) {
   for (std::size_t r = 0; r < plan.size(); ++r) {
     auto part = std::make_unique<ReplicaPart>();
     part->index = static_cast<int>(r);
-    part->progress.failed_runs = StrategyAccess::failed_runs(core.module->strategy());
+    part->progress.failed_runs = StrategyAccess::runs(core.module->strategy()).failed;
     part->shown.gradients.resize(parameters.size());
     part->kinds.assign(parameters.size(), GradientKind::None);
     std::vector<std::vector<at::Tensor>> weights_of_group(core.groups.size());
@@ -118,7 +126,7 @@ std::unique_ptr<GradientReducer> make_reducer(const OptimizerCore& core) {
   Strategy& strategy = core.module->strategy();
   WorkerGroup* const workers = StrategyAccess::workers(strategy);
   if (workers == nullptr) return std::make_unique<SharedMemoryReducer>(*core.module, core.group_of, core.replicas);
-  const std::string name = str("optimizer ", StrategyAccess::next_optimizer(strategy));
+  const std::string name = str("optimizer ", strategy_local<OptimizersMade>(strategy).count++);
   require_same_optimizers(*workers, core, name);
   return std::make_unique<WorkerReducer>(*workers, *core.module, core.group_of, core.replicas, strategy.communication(),
                                          name);

@@ -3,6 +3,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/context.h"
+#include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/replica_context.h"
 
@@ -21,7 +22,7 @@ inline void require_outside_of_run(const char* operation,
 
 /// For what reads or writes weights, buffers or states, which another thread's run may be changing.
 inline void require_no_run_elsewhere(const Strategy& strategy, const char* operation) {
-  if (!StrategyAccess::runs_elsewhere(strategy)) return;
+  if (!StrategyAccess::runs(strategy).are_elsewhere()) return;
   throw FailedPrecondition(
       errors::kWrongContext,
       {.what = str(operation, " was called while another thread is inside strategy.run"),

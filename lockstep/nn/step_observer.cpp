@@ -9,6 +9,7 @@
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/strategy/detail/run_notes.h"
+#include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 
 namespace lockstep {
@@ -35,7 +36,7 @@ void detail::observe_steps(OptimizerCore& core, std::shared_ptr<StepObserver> ob
     throw InvalidArgument(errors::kBadOption, {.what = "an observer must be an object, got null", .where = "observe"});
   if (!core.observed_runs) {
     core.observed_runs = std::make_shared<ObservedRuns>();
-    StrategyAccess::watch(core.module->strategy(), core.observed_runs);
+    StrategyAccess::runs(core.module->strategy()).watch(core.observed_runs);
   }
   core.observed_runs->observers.push_back(observer);
   core.observers.push_back(std::move(observer));

@@ -115,7 +115,7 @@ at::Tensor sync_batch_norm(const BatchNormInput& layer) {
   // Two passes, as the textbook has it: squares of differences do not cancel as differences of squares do.
   at::Tensor sums;
   double total = 0;
-  if (x.is_cpu() || lockstep::detail::StrategyAccess::is_mixed(replica.strategy())) {
+  if (x.is_cpu() || lockstep::detail::StrategyAccess::device_kinds(replica.strategy()) == DeviceKinds::Mixed) {
     sums = replica.all_reduce(ReduceOp::Sum, at::cat({x.sum(dims), at::full({1}, count, x.options())}));
     total = sums.select(0, channels).item<double>();
   } else {  // the threads can tell each other without waiting for the GPU

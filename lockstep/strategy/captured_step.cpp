@@ -14,8 +14,10 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/autocast_state.h"
 #include "lockstep/strategy/detail/in_turn.h"
+#include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/step_recorder.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/detail/strategy_local.h"
 #include "lockstep/strategy/gpu.h"
 
 namespace lockstep::detail {
@@ -84,15 +86,13 @@ struct CaptureKey {
 class RecorderScope {
  public:
   RecorderScope(Strategy& strategy, StepRecorder& recorder)
-      : strategy_(strategy), outer_(StrategyAccess::recorder(strategy)) {
-    StrategyAccess::set_recorder(strategy, &recorder);
-  }
-  ~RecorderScope() { StrategyAccess::set_recorder(strategy_, outer_); }
+      : active_(strategy_local<ActiveRecorder>(strategy)), outer_(std::exchange(active_.recorder, &recorder)) {}
+  ~RecorderScope() { active_.recorder = outer_; }
   RecorderScope(const RecorderScope&) = delete;
   RecorderScope& operator=(const RecorderScope&) = delete;
 
  private:
-  Strategy& strategy_;
+  ActiveRecorder& active_;
   StepRecorder* outer_;
 };
 
@@ -148,12 +148,13 @@ StepCapture::StepCapture(Strategy& strategy) : state_(std::make_unique<State>())
   state_->strategy = &strategy;
   state_->alive = StrategyAccess::alive(strategy);
   state_->device = strategy.replica_context(0).device();
-  state_->has_gpus = StrategyAccess::has_gpus(strategy);
+  state_->has_gpus = StrategyAccess::device_kinds(strategy) != DeviceKinds::Cpus;
   for (int k = 1; k < strategy.num_local_replicas(); ++k) {
     if (strategy.replica_context(k).device() != state_->device) state_->obstacle = "its replicas are on several GPUs";
   }
   if (!state_->has_gpus) state_->obstacle = "its replicas are on CPUs";
-  if (StrategyAccess::is_mixed(strategy)) state_->obstacle = "its replicas are on CPUs and GPUs";
+  if (StrategyAccess::device_kinds(strategy) == DeviceKinds::Mixed)
+    state_->obstacle = "its replicas are on CPUs and GPUs";
   state_->reason = "it has not been called yet";
 }
 
@@ -238,7 +239,7 @@ bool StepCapture::record(const StepInputs& inputs, FunctionRef<void()> run) {
     ++state.failures;
     state.forget();
     state.say(std::move(why));
-    StrategyAccess::set_last_failure(*state.strategy, last_failure);  // the run that follows is what counts
+    StrategyAccess::runs(*state.strategy).last_failure = last_failure;  // the run that follows is what counts
     return false;
   };
   std::vector<std::int64_t> before;  // how often the arguments' copies were written to

@@ -32,7 +32,7 @@ LOCKSTEP_EXPORT ReplicaContext& get_replica_context();
 
 namespace detail {
 
-struct RunNotes;  // strategy/detail/run_notes.h
+class RunNotes;  // strategy/detail/run_notes.h
 
 /// One entry of the calling thread's stack of contexts. Entries live in guards on the call stack, so that entering a
 /// context allocates nothing.

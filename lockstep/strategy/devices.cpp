@@ -55,6 +55,11 @@ bool are_mixed(const std::vector<at::Device>& devices) {
   return std::ranges::any_of(devices, &at::Device::is_cpu) && std::ranges::any_of(devices, &at::Device::is_cuda);
 }
 
+DeviceKinds kinds_of(const std::vector<at::Device>& devices) {
+  if (are_mixed(devices)) return DeviceKinds::Mixed;
+  return std::ranges::any_of(devices, &at::Device::is_cuda) ? DeviceKinds::Gpus : DeviceKinds::Cpus;
+}
+
 void require_way_between(const std::vector<DeviceName>& devices, Implementation implementation) {
   const std::string seen = two_gpus_of(devices);
   if (seen.empty() || implementation != Implementation::Nccl) return;

@@ -36,6 +36,9 @@ LOCKSTEP_EXPORT const DeviceName& require_here(const DeviceName& name);
 /// Whether some are CPUs and others GPUs.
 LOCKSTEP_EXPORT bool are_mixed(const std::vector<at::Device>& devices);
 
+enum class DeviceKinds { Cpus, Gpus, Mixed };
+DeviceKinds kinds_of(const std::vector<at::Device>& devices);
+
 /// Throws where they are several GPUs of one process, between which sums cannot be made in this way.
 LOCKSTEP_EXPORT void require_way_between(const std::vector<DeviceName>& devices, Implementation implementation);
 

@@ -180,7 +180,7 @@ at::Tensor ReplicaContext::all_reduce(ReduceOp op, const at::Tensor& value, cons
                                       const std::source_location& where) {
   const detail::CallPlace place(where);
   // The plain case, straight to the meeting: no gradient to record, no operation of the user's to call.
-  if (seat_ && strategy_->cross_device_ops().is_one_order() && !strategy_->is_mixed_ &&
+  if (seat_ && strategy_->cross_device_ops().is_one_order() && strategy_->device_kinds_ != DeviceKinds::Mixed &&
       !(at::GradMode::is_enabled() && value.defined() && value.requires_grad())) {
     require_current("all_reduce");
     require_on_own_gpu("all_reduce", *this, value);
@@ -202,7 +202,7 @@ ReplicaContext::Leaves ReplicaContext::all_reduce_leaves(ReduceOp op, Leaves lea
       return local::all_reduce(*seat_, detail::StrategyAccess::workers(*strategy_), op, brought, structure, options);
     };
     if (strategy_->cross_device_ops().is_one_order())
-      return strategy_->is_mixed_ ? through_host(values, meet) : meet(values);
+      return strategy_->device_kinds_ == DeviceKinds::Mixed ? through_host(values, meet) : meet(values);
     // A user's own operation: brought to the calling thread, leaf by leaf.
     return merge_call(
         [&](Strategy& strategy, const PerReplica<Leaves>& all, const PerReplica<std::string>& structures,
@@ -235,7 +235,8 @@ ReplicaContext::Leaves ReplicaContext::all_gather_leaves(Leaves leaves, std::int
       return local::all_gather(*seat_, detail::StrategyAccess::workers(*strategy_), brought, axis, structure, begins,
                                deadline_of(options));
     };
-    if (seat_ != nullptr) return strategy_->is_mixed_ ? through_host(values, meet) : meet(values);
+    if (seat_ != nullptr)
+      return strategy_->device_kinds_ == DeviceKinds::Mixed ? through_host(values, meet) : meet(values);
     begins.assign(values.size(), 0);
     return strategy_->gather_across({values}, {structure}, axis);
   };

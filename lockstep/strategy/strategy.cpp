@@ -15,7 +15,9 @@
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/one_thread.h"
+#include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/detail/strategy_local.h"
 #include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/local_replicas.h"
@@ -46,11 +48,12 @@ Strategy::Strategy(Parts parts)
       cross_device_ops_(parts.cross_device_ops ? std::move(parts.cross_device_ops) : chosen_for(parts.devices)),
       communication_(validated(parts.communication)),
       strict_(parts.strict),
+      device_kinds_(kinds_of(torch_devices(parts.devices))),
       extended_(std::make_unique<StrategyExtended>(*this)),
+      runs_(std::make_unique<detail::Runs>()),
+      locals_(std::make_unique<detail::LocalValues>()),
       alive_(std::make_shared<Strategy*>(this)) {
   const std::vector<at::Device> of_replicas = torch_devices(parts.devices);
-  has_gpus_ = std::ranges::any_of(of_replicas, &at::Device::is_cuda);
-  is_mixed_ = are_mixed(of_replicas);
   for (std::size_t k = 0; k < parts.devices.size(); ++k) {
     devices_.push_back(to_string(parts.devices[k]));
     contexts_.push_back(std::make_unique<ReplicaContext>(*this, static_cast<int>(k),
@@ -70,6 +73,8 @@ Strategy::~Strategy() {
 
 bool workers::are_several() { return strategies_of_several_workers > 0; }
 
+const std::optional<RunFailure>& Strategy::last_failure() const { return runs_->last_failure; }
+
 ReplicaContext& Strategy::replica_context(int local_index) {
   return *contexts_.at(static_cast<std::size_t>(local_index));
 }
@@ -82,7 +87,7 @@ void Strategy::barrier(const std::source_location& where) {
 
 at::Tensor Strategy::broadcast(const at::Tensor& value, const std::source_location& where) {
   detail::require_cross_replica(*this, "broadcast");
-  const detail::OneThread one(workers_ ? &collective_thread_ : nullptr, "broadcast");
+  const detail::OneThread one(detail::collective_thread(*this), "broadcast");
   const detail::CallPlace place(where);
   return workers_ ? workers::broadcast(*workers_, value, "broadcast", deadline_of(communication_)) : value.clone();
 }
@@ -131,11 +136,11 @@ void Strategy::make_replicas(LocalReplicasOptions options, bool deterministic) {
   options.all_replicas = num_replicas_in_sync_;
   for (const auto& context : contexts_) options.devices.push_back(context->device());
   replicas_ = std::make_unique<LocalReplicas>(options);
-  if (deterministic && has_gpus_) gpu::use_deterministic_algorithms();
+  if (deterministic && device_kinds_ != DeviceKinds::Cpus) gpu::use_deterministic_algorithms();
 }
 
 void Strategy::run_replicas(FunctionRef<void(int, local::Seat*)> body) {
-  if (workers_) workers_->set_place(str("call ", ++runs_, " of run"));
+  if (workers_) workers_->set_place(str("call ", ++runs_->calls, " of run"));
   if (const auto failure = replicas_->run(body)) raise_failure(*failure);
 }
 
@@ -174,8 +179,12 @@ CommunicationOptions detail::StrategyAccess::options_of_call(const Strategy& str
   return options;
 }
 
-bool detail::StrategyAccess::has_made_anything(const Strategy& strategy) {
-  return strategy.has_made_models_ || strategy.extended_->has_made_variables();
+bool detail::StrategyAccess::has_made_variables(const Strategy& strategy) {
+  return strategy.extended_->has_made_variables();
+}
+
+std::atomic<const void*>* detail::collective_thread(const Strategy& strategy) {
+  return StrategyAccess::workers(strategy) == nullptr ? nullptr : &strategy_local<CollectiveThread>(strategy).holder;
 }
 
 Variable Strategy::make_variable(const at::Tensor& initial_value, VariableOptions options) {

@@ -2,9 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <cstdint>
-#include <exception>
 #include <initializer_list>
 #include <iosfwd>
 #include <memory>
@@ -16,7 +14,6 @@
 
 #include "lockstep/base/export.h"
 #include "lockstep/base/function_ref.h"
-#include "lockstep/base/vocabulary.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/strategy/axis.h"
@@ -43,11 +40,10 @@ class Graph;  // strategy/gpu.h
 
 namespace detail {
 
-class StepRecorder;  // strategy/detail/step_recorder.h
-
 struct StrategyAccess;
-class RunWatcher;  // strategy/detail/run_notes.h
-struct StepRows;
+class LocalValues;  // base/local_values.h
+struct Runs;        // strategy/detail/runs.h
+struct StepRows;    // strategy/detail/step_rows.h
 
 /// A leaf of a structure as values across replicas are: of a variable all its components.
 struct ComponentsOfVariables {
@@ -60,6 +56,9 @@ struct ComponentsOfVariables {
 
 /// The variable that all replicas have returned or brought to a merge point; throws if they differ.
 LOCKSTEP_EXPORT const Variable& one_variable(const Variable* first, std::size_t count, const char* operation);
+
+/// Whether the program stands for several workers; see strategy/one_client.h.
+LOCKSTEP_EXPORT bool is_client_of_several_workers(const Strategy& strategy);
 
 }  // namespace detail
 
@@ -198,23 +197,23 @@ class LOCKSTEP_EXPORT Strategy {
   ///
   ///     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, 0.1);  // only a learning rate
   ///     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1).momentum(0.9));
-  template <class Opt, class Model, class Options>
-  MirroredOptimizer<Opt> make_optimizer(const Model& model, const Options& options);
-  template <class Opt, class Model>
+  template <class Opt, class Module, class Options>
+  MirroredOptimizer<Opt> make_optimizer(const Module& module, const Options& options);
+  template <class Opt, class Module>
   MirroredOptimizer<Opt> make_optimizer(
-      const Model& model, std::initializer_list<ParameterGroup<typename OptimizerOptionsOf<Opt>::type>> groups);
-  template <class Opt, class Options, class Model>
-  MirroredOptimizer<Opt> make_optimizer(const Model& model, const std::vector<ParameterGroup<Options>>& groups);
-  template <class Opt, class Model>
-  auto make_optimizer(const Model&) {
+      const Module& module, std::initializer_list<ParameterGroup<typename OptimizerOptionsOf<Opt>::type>> groups);
+  template <class Opt, class Options, class Module>
+  MirroredOptimizer<Opt> make_optimizer(const Module& module, const std::vector<ParameterGroup<Options>>& groups);
+  template <class Opt, class Module>
+  auto make_optimizer(const Module&) {
     static_assert(detail::never<Opt>,
                   "make_optimizer needs options or a learning rate: strategy.make_optimizer<Opt>(model, 0.1)");
     return detail::AfterCompileError();
   }
-  template <class Model, class... Rest>
-    requires detail::is_mirrored_module_v<Model>
-  auto make_optimizer(const Model&, const Rest&...) {
-    static_assert(detail::never<Model>,
+  template <class Module, class... Rest>
+    requires detail::is_mirrored_module_v<Module>
+  auto make_optimizer(const Module&, const Rest&...) {
+    static_assert(detail::never<Module>,
                   "make_optimizer needs the optimizer's class: strategy.make_optimizer<torch::optim::SGD>(model, 0.1)");
     return detail::AfterCompileError();
   }
@@ -264,7 +263,7 @@ class LOCKSTEP_EXPORT Strategy {
   StrategyExtended& extended() { return *extended_; }
 
   /// Which replica failed in the last run that threw.
-  const std::optional<RunFailure>& last_failure() const { return last_failure_; }
+  const std::optional<RunFailure>& last_failure() const;
 
   /// The seed of the replicas' random numbers; with one replica in all that of LibTorch's generator, which it draws from.
   std::uint64_t seed() const;
@@ -317,7 +316,7 @@ class LOCKSTEP_EXPORT Strategy {
   /// To one client, what has one component on each worker is not one value.
   template <class T>
   PerReplica<T> as_one_of_all(PerReplica<T> value) const {
-    if (one_client_ != nullptr && num_workers() > 1)
+    if (num_workers() > 1 && detail::is_client_of_several_workers(*this))
       value.set_whole_size(static_cast<std::size_t>(num_replicas_in_sync_));
     return value;
   }
@@ -354,22 +353,11 @@ class LOCKSTEP_EXPORT Strategy {
   std::shared_ptr<CrossDeviceOps> cross_device_ops_;
   CommunicationOptions communication_;
   bool strict_;
-  bool has_gpus_ = false;
-  bool is_mixed_ = false;  ///< it has CPUs too
-  void* one_client_ = nullptr;
-  Vocabulary words_;  ///< of the API through which it is used
+  DeviceKinds device_kinds_;
   std::unique_ptr<StrategyExtended> extended_;
-  std::optional<RunFailure> last_failure_;
-  std::uint64_t failed_runs_ = 0;
-  std::atomic<const void*> runner_{nullptr};  ///< stands for the thread that is inside run; null: none is
-  std::int64_t runs_ = 0;                     ///< also those inside of others
-  std::atomic<std::uint64_t> runs_begun_{0};
-  std::atomic<const void*> collective_thread_{nullptr};  ///< the same of reduce, gather and broadcast
-  bool has_made_models_ = false;
-  int optimizers_made_ = 0;
-  std::vector<std::weak_ptr<const detail::RunWatcher>> watchers_;
-  detail::StepRecorder* recorder_ = nullptr;  ///< of the captured step that runs; null: none does
-  std::shared_ptr<Strategy*> alive_;          ///< variables hold it weakly, to notice when they outlive their strategy
+  std::unique_ptr<detail::Runs> runs_;
+  std::unique_ptr<detail::LocalValues> locals_;  ///< what others keep with it (strategy/detail/strategy_local.h)
+  std::shared_ptr<Strategy*> alive_;  ///< variables hold it weakly, to notice when they outlive their strategy
 };
 
 LOCKSTEP_EXPORT std::ostream& operator<<(std::ostream& out, const Strategy& strategy);

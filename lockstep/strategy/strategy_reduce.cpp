@@ -124,7 +124,7 @@ std::vector<Strategy::Leaves> Strategy::reduce_across(ReduceOp op, const std::ve
 Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leaves>& components,
                                              const std::vector<std::string>& structures, const Axis& axis) {
   require_op(op, "reduce");
-  const detail::OneThread one(workers_ ? &collective_thread_ : nullptr, "reduce");
+  const detail::OneThread one(detail::collective_thread(*this), "reduce");
   const auto reduce_all = [&]() -> Leaves {
     const Devices here{devices_[0]};
     if (axis.dims().empty()) return std::move(reduce_across(op, components, structures, here, communication_)[0]);
@@ -166,7 +166,7 @@ Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool 
     throw_not_reducible("a Mirrored value cannot be reduced with ReduceOp::Sum: it is one value, not one per replica",
                         "use ReduceOp::Mean, or multiply by num_replicas_in_sync() if that is what you mean");
   }
-  const detail::OneThread one(workers_ ? &collective_thread_ : nullptr, "reduce");
+  const detail::OneThread one(detail::collective_thread(*this), "reduce");
   if (workers_ && !mirrored)
     return detail::or_fail_together(*this, "reduce", [&] { return reduce_over_workers(op, value); });
   if (op == ReduceOp::Sum && num_replicas_in_sync_ != 1) {
@@ -203,7 +203,7 @@ Strategy::Leaves Strategy::reduce_over_workers(ReduceOp op, const Leaves& value)
 
 Strategy::Leaves Strategy::gather_across(const std::vector<Leaves>& components,
                                          const std::vector<std::string>& structures, std::int64_t axis) {
-  const detail::OneThread one(workers_ ? &collective_thread_ : nullptr, "gather");
+  const detail::OneThread one(detail::collective_thread(*this), "gather");
   const auto gather_all = [&] {
     require_equal_structures(*this, components, structures, "gather");
     Leaves results;

@@ -16,7 +16,7 @@
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/strategy/detail/one_thread.h"
 #include "lockstep/strategy/detail/run_notes.h"
-#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
@@ -190,16 +190,16 @@ void Strategy::run_on_replicas(const detail::StepRows& rows, FunctionRef<void(st
   const int scopes = detail::sync_on_read_scopes();
   const bool is_inner = detail::runs_on_replicas_of(*this);
   detail::RunWatchers watchers;  // which keeps them alive until the run has ended
-  if (!watchers_.empty()) {
+  if (!runs_->watchers.empty()) {
     static std::mutex mutex;  // a second thread is refused, but only when the run begins
     const std::lock_guard lock(mutex);
-    std::erase_if(watchers_, [&](const auto& each) {
+    std::erase_if(runs_->watchers, [&](const auto& each) {
       auto watcher = each.lock();
       if (watcher) watchers.push_back(std::move(watcher));
       return each.expired();
     });
   }
-  if (!is_inner && !detail::StrategyAccess::runs_elsewhere(*this)) {
+  if (!is_inner && !runs_->are_elsewhere()) {
     for (const auto& watcher : watchers) watcher->prepare();
   }
   bool has_begun = false;  // otherwise it was refused, and another run may be under way
@@ -207,8 +207,8 @@ void Strategy::run_on_replicas(const detail::StepRows& rows, FunctionRef<void(st
     if (k == 0) {  // on the caller's thread
       has_begun = true;
       if (!is_inner) {
-        runner_.store(this_thread());
-        ++runs_begun_;
+        runs_->runner.store(this_thread());
+        ++runs_->begun;
       }
     }
     ReplicaContext& replica = replica_context(k);
@@ -216,7 +216,7 @@ void Strategy::run_on_replicas(const detail::StepRows& rows, FunctionRef<void(st
     // The default strategy has no components for distributed values to stand for.
     const detail::ContextGuard inside(*this, &replica, is_default() ? -1 : k);
     const detail::InheritedSyncOnReadScopes inherited(scopes);
-    detail::RunNotes notes{.rows = rows, .watchers = watchers};
+    detail::RunNotes notes(rows, watchers);
     detail::current_context()->notes = &notes;
     for (const auto& watcher : watchers)
       is_inner ? watcher->remember(static_cast<std::size_t>(k)) : watcher->begin(static_cast<std::size_t>(k));
@@ -231,26 +231,22 @@ void Strategy::run_on_replicas(const detail::StepRows& rows, FunctionRef<void(st
   };
   try {
     run_replicas(body);
-    if (!is_inner) runner_.store(nullptr);
+    if (!is_inner) runs_->runner.store(nullptr);
     for (const auto& watcher : watchers) {
       if (!is_inner) watcher->end();
     }
   } catch (...) {
-    if (has_begun) ++failed_runs_;
-    if (has_begun && !is_inner) runner_.store(nullptr);
+    if (has_begun) ++runs_->failed;
+    if (has_begun && !is_inner) runs_->runner.store(nullptr);
     throw;
   }
-}
-
-bool detail::StrategyAccess::runs_elsewhere(const Strategy& strategy) {
-  const void* const runner = strategy.runner_.load();
-  return runner != nullptr && runner != this_thread();
 }
 
 void Strategy::raise_failure(const local::ReplicaFailure& failure) {
   const Said said = said_by(failure.error);
   const int replica = replica_context(failure.replica).replica_id_in_sync_group();
-  last_failure_ = RunFailure{replica, said.text, said.type};
+  auto& last_failure = runs_->last_failure;
+  last_failure = RunFailure{replica, said.text, said.type};
   log_other_failures(*this, said, failure.others);
   if (workers_) workers_->report(str(said.type, " on replica ", replica, ": ", verbatim(said.what)));
   // What is thrown is the caller's to log or not. A merge function's run is not worth a line: its caller is this run's.
@@ -266,7 +262,7 @@ void Strategy::raise_failure(const local::ReplicaFailure& failure) {
     const bool is_of_workers =
         workers_ && e.number() < errors::kWrongContext && (e.number() >= errors::kPeerLost || has("reported by"));
     if (!is_of_workers && !has(in_words_here("replica") + " ")) e.add_where(who);
-    last_failure_->what = e.what();
+    last_failure->what = e.what();
     throw;
   } catch (c10::Error& e) {
     e.add_context(who);
@@ -278,7 +274,7 @@ void Strategy::raise_failure(const local::ReplicaFailure& failure) {
       e.add_context(
           in_words_here("help: move it to the replica's device: x.to(get_replica_context().device()); "
                         "strategy.split(batch) gives each replica its rows there"));
-    last_failure_->what = e.what_without_backtrace();
+    last_failure->what = e.what_without_backtrace();
     throw;
   }
 }

@@ -5,10 +5,20 @@
 #include <vector>
 
 #include "lockstep/strategy/context.h"
-#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/detail/strategy_local.h"
 
 namespace lockstep::detail {
+
+struct ApiWords {
+  Vocabulary words;
+};
+
 namespace {
+
+Vocabulary words_of(const Strategy& strategy) {
+  const ApiWords* const found = find_strategy_local<ApiWords>(strategy);
+  return found == nullptr ? Vocabulary() : found->words;
+}
 
 struct Speakers {
   std::mutex mutex;
@@ -22,13 +32,13 @@ Speakers& speakers() {
 }
 
 Vocabulary words_of_this_place() {
-  if (const ContextEntry* const here = current_context()) return StrategyAccess::words(*here->strategy);
+  if (const ContextEntry* const here = current_context()) return words_of(*here->strategy);
   const std::lock_guard lock(speakers().mutex);
   const auto& strategies = speakers().strategies;
   if (strategies.empty()) return speakers().last;
-  const Vocabulary words = StrategyAccess::words(*strategies[0]);
-  const bool are_alike = std::ranges::all_of(
-      strategies, [&](const Strategy* other) { return StrategyAccess::words(*other).data() == words.data(); });
+  const Vocabulary words = words_of(*strategies[0]);
+  const bool are_alike =
+      std::ranges::all_of(strategies, [&](const Strategy* other) { return words_of(*other).data() == words.data(); });
   return are_alike ? words : Vocabulary();
 }
 
@@ -36,11 +46,11 @@ Vocabulary words_of_this_place() {
 
 void set_words(Strategy& strategy, Vocabulary words) {
   const std::lock_guard lock(speakers().mutex);
-  StrategyAccess::set_words(strategy, words);
+  strategy_local<ApiWords>(strategy).words = words;
   set_vocabulary_outside_of_scopes(words_of_this_place);
 }
 
-WordsOf::WordsOf(const Strategy& strategy) : VocabularyScope(StrategyAccess::words(strategy)) {}
+WordsOf::WordsOf(const Strategy& strategy) : VocabularyScope(words_of(strategy)) {}
 
 void enter_speaker(const Strategy& strategy) {
   const std::lock_guard lock(speakers().mutex);
@@ -49,7 +59,7 @@ void enter_speaker(const Strategy& strategy) {
 
 void leave_speaker(const Strategy& strategy) {
   const std::lock_guard lock(speakers().mutex);
-  if (std::erase(speakers().strategies, &strategy) > 0) speakers().last = StrategyAccess::words(strategy);
+  if (std::erase(speakers().strategies, &strategy) > 0) speakers().last = words_of(strategy);
 }
 
 }  // namespace lockstep::detail

@@ -9,6 +9,7 @@
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/strategy_words.h"
 #include "lockstep/strategy/variable_impl.h"
@@ -57,7 +58,7 @@ at::Tensor read_across(const Variable& handle) {
   if (!variable->is_sync_on_read() || !variable->is_distributed()) return variable->values()[0];
   switch (variable->options().aggregation) {
     case Aggregation::OnlyFirstReplica:
-      if (detail::StrategyAccess::is_client_of_several_workers(variable->strategy()))
+      if (detail::is_client_of_several_workers(variable->strategy()))
         return variable->strategy().broadcast(variable->values()[0]);
       if (variable->strategy().strict() && variable->strategy().num_workers() > 1) {
         throw InvalidArgument(
@@ -72,7 +73,7 @@ at::Tensor read_across(const Variable& handle) {
       }
       return variable->values()[0];
     case Aggregation::None:
-      if (detail::StrategyAccess::one_client(variable->strategy()) != nullptr) break;
+      if (detail::one_client(variable->strategy()) != nullptr) break;
       throw_no_reduction(*variable, "reading an OnRead variable outside of replicas");
     case Aggregation::Sum:
     case Aggregation::Mean: break;
@@ -87,7 +88,8 @@ at::Tensor read_across(const Variable& handle) {
 
 at::Tensor first_of_replicas(const Variable::Impl& variable, ReplicaContext& replica) {
   const std::vector<at::Tensor>& components = variable.values();
-  if (!detail::StrategyAccess::has_gpus(replica.strategy()) || components.size() == 1) return components[0];
+  if (detail::StrategyAccess::device_kinds(replica.strategy()) == DeviceKinds::Cpus || components.size() == 1)
+    return components[0];
   // Streams know nothing of each other's work without a meeting, and after it the first replica may write again.
   return replica.merge_call([&](Strategy&) {
     return PerReplica<at::Tensor>::generate(components.size(), [&](std::size_t k) {

@@ -13,6 +13,7 @@
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -107,7 +108,7 @@ Mirrored<at::Tensor> detail::aggregated(Strategy& strategy, const Variable::Impl
   if (aggregation == Aggregation::OnlyFirstReplica) {
     at::Tensor value = value_for(variable, write, values[0], 0);
     require_fitting(variable, target_of(variable, write), value);
-    if (detail::StrategyAccess::is_client_of_several_workers(strategy)) value = strategy.broadcast(value);
+    if (detail::is_client_of_several_workers(strategy)) value = strategy.broadcast(value);
     return strategy.cross_device_ops().broadcast(value, devices);
   }
   const bool sum = aggregation == Aggregation::Sum;

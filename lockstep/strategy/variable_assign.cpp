@@ -9,7 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/owners_call.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
@@ -75,7 +75,7 @@ void require_aggregation_if_strict(const Variable::Impl& variable) {
              "create it with Aggregation::Sum, Mean or OnlyFirstReplica, or make the strategy with .strict = false"});
   }
   if (aggregation == Aggregation::OnlyFirstReplica && variable.strategy().num_workers() > 1 &&
-      !StrategyAccess::is_client_of_several_workers(variable.strategy())) {
+      !is_client_of_several_workers(variable.strategy())) {
     throw InvalidArgument(
         errors::kVariableAssign,
         {.what =
@@ -102,7 +102,6 @@ namespace {
 
 using detail::Assign;
 using detail::require_fitting;
-using detail::StrategyAccess;
 using detail::target_of;
 using detail::throw_assign;
 using detail::value_for;
@@ -205,7 +204,7 @@ void assign_across(const std::shared_ptr<Variable::Impl>& variable, const Write&
     throw_assign(*variable, "a PerReplica cannot be assigned to an OnRead variable outside of replicas",
                  "assign inside run, where each replica writes its own component");
   }
-  if (write.kind != Assign::Set && StrategyAccess::one_client(variable->strategy()) != nullptr) {
+  if (write.kind != Assign::Set && detail::one_client(variable->strategy()) != nullptr) {
     // As in TensorFlow 1.11, whose client would add to every tower's component what is meant for their sum or mean.
     throw FailedPrecondition(errors::kWrongContext,
                              {.what = lockstep::str(write.name(), " of an OnRead variable belongs inside replicas"),

@@ -5,6 +5,7 @@
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/strategy_words.h"
 #include "lockstep/strategy/tensor_reduction.h"
@@ -146,7 +147,7 @@ void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter
         detail::require_same_write(variables, operations);
         const detail::WritePlace place(*variables[0], operations[0]);
         if (aggregation == Aggregation::OnlyFirstReplica) {
-          const bool of_all = detail::StrategyAccess::is_client_of_several_workers(strategy);
+          const bool of_all = detail::is_client_of_several_workers(strategy);
           return write_all(*variable, of_all ? strategy.broadcast(all[0]) : all[0]);
         }
         for (const auto& each : all) require_rows_in(*variable, kind, each);

@@ -7,6 +7,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
 #include "lockstep/values/print.h"
@@ -50,7 +51,7 @@ at::Tensor literal_tensor(const Variable::Impl& variable, const c10::Scalar& lit
 
 /// One client's variable is on all workers: each of them refuses what one cannot do.
 void require_on_all_devices(const Variable::Impl& variable, const Placement& placed) {
-  if (!variable.is_distributed() || detail::StrategyAccess::one_client(variable.strategy()) == nullptr) return;
+  if (!variable.is_distributed() || detail::one_client(variable.strategy()) == nullptr) return;
   const std::size_t devices = placed.devices.size();
   const auto all = static_cast<std::size_t>(variable.strategy().num_replicas_in_sync());
   if (devices == 1 || devices == all) return;
@@ -93,7 +94,8 @@ void detail::require_defined(const Variable::Impl& variable, const at::Tensor& v
 }
 
 at::Tensor detail::brought_to(const Variable::Impl& variable, const at::Tensor& value, at::Device device) {
-  const bool is_mixed = variable.is_distributed() && StrategyAccess::is_mixed(variable.strategy());
+  const bool is_mixed =
+      variable.is_distributed() && StrategyAccess::device_kinds(variable.strategy()) == DeviceKinds::Mixed;
   const bool may_be_brought = value.defined() && (value.is_cpu() == device.is_cpu() || is_mixed);
   return may_be_brought ? gpu::bring_here(value, device) : value;
 }

@@ -3,8 +3,8 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/guards/guards.h"
+#include "lockstep/nn/sizes_of_losses.h"
 #include "lockstep/nn/step/warn_once.h"
-#include "lockstep/strategy/context.h"
 #include "lockstep/strategy/detail/run_notes.h"
 
 namespace lockstep::detail {
@@ -15,8 +15,8 @@ class DifferentSizes final : public StepObserver {
  public:
   /// 0 where no size was given.
   std::int64_t mark(const StepMoment&) override {
-    const RunNotes* const notes = current_context()->notes;
-    return notes == nullptr || warning_.is_done() ? 0 : notes->loss_size;
+    const SizesOfLosses* const sizes = run_local<SizesOfLosses>();
+    return sizes == nullptr || warning_.is_done() ? 0 : sizes->last;
   }
 
   void marks_differ(const StepMoment&, std::span<const std::int64_t> sizes, const char* who) override {

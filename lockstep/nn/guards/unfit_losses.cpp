@@ -18,6 +18,12 @@
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
+
+/// Given to optimizers in windows of several calls, in a replica's part of a run (run_local).
+struct LossesOfBatch {
+  int count = 0;
+};
+
 namespace {
 
 namespace nodes = torch::autograd::generated;
@@ -130,7 +136,7 @@ class UnfitLosses final : public StepObserver {
     // Whoever divides the loss by `window` gives the optimizer another one. One batch may come as several losses of one
     // run, and a window may be ended after one batch.
     if (!is_noted(loss, LossNote::OfOneBatch)) return;
-    if (current_context()->notes->losses_of_batch++ > 0 || ++traits.batches < 2) return;
+    if (run_local<LossesOfBatch>()->count++ > 0 || ++traits.batches < 2) return;
     if (!batch_size_.is_first()) return;
     say_warning(
         lockstep::str("the size given to average_loss is that of one batch, and set_accumulate(", window,

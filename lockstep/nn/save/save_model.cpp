@@ -15,6 +15,7 @@
 #include "lockstep/nn/save/tensor_file.h"
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/call_place.h"
+#include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/version.h"
 
@@ -59,7 +60,7 @@ void detail::save_model(const std::string& path, const ModuleCore& model, const 
   const CallPlace place(where);
   require_outside_of_run("save");
   require_no_run_elsewhere(model.strategy(), "save");
-  const std::uint64_t runs = StrategyAccess::runs_begun(model.strategy());
+  const std::uint64_t runs = StrategyAccess::runs(model.strategy()).begun;
   model.require_unchanged();
   if (model.is_torn()) {
     throw FailedPrecondition(errors::kTornWeights, {.what = "the weights are torn: an update failed half-way",
@@ -81,7 +82,7 @@ void detail::save_model(const std::string& path, const ModuleCore& model, const 
     }
   }
   const auto require_same_weights = [&] {  // the file is written from the weights themselves
-    if (StrategyAccess::runs_begun(model.strategy()) == runs) return;
+    if (StrategyAccess::runs(model.strategy()).begun == runs) return;
     throw FailedPrecondition(errors::kWrongContext,
                              {.what = "another thread has called strategy.run while the model was saved",
                               .where = str("save to ", path),

@@ -19,6 +19,7 @@
 #include "lockstep/nn/step/sparse_parameters.h"
 #include "lockstep/nn/step/window.h"
 #include "lockstep/strategy/detail/run_notes.h"
+#include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -132,8 +133,8 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
   } else if (scaler != nullptr && !progress.loss_scale) {
     progress.loss_scale = scaler->scale();
   }
-  if (scaler != nullptr && current_context()->notes != nullptr)
-    current_context()->notes->note_scale(*progress.loss_scale);
+  if (ScalesOfRun* const used = scaler == nullptr ? nullptr : run_local<ScalesOfRun>())
+    used->note(*progress.loss_scale);
   if (mine.scale)
     go_back_once(scale_on_device(*mine.scale, loss));
   else
@@ -183,12 +184,12 @@ void drop_gradients(const OptimizerCore& core, ReplicaPart& mine) {
   mine.reduced.pulled.clear();
   mine.scale.reset();
   if (has_failed_run(core, mine)) mine.window_calls = 0;  // it may have stopped at another call on each replica
-  mine.progress = {.failed_runs = StrategyAccess::failed_runs(core.module->strategy())};
+  mine.progress = {.failed_runs = StrategyAccess::runs(core.module->strategy()).failed};
   for (const auto& observer : core.observers) observer->dropped({core, mine});
 }
 
 bool has_failed_run(const OptimizerCore& core, const ReplicaPart& mine) {
-  return StrategyAccess::failed_runs(core.module->strategy()) != mine.progress.failed_runs;
+  return StrategyAccess::runs(core.module->strategy()).failed != mine.progress.failed_runs;
 }
 
 void require_no_failed_run(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {

@@ -26,6 +26,17 @@ struct alignas(128) LossScale : std::enable_shared_from_this<LossScale> {
   GradScaler::State state_;
 };
 
+/// The scales with which a replica's part of a run has gone backward (run_local): other optimizers find gradients of them.
+struct ScalesOfRun {
+  void note(double used) {
+    has_several |= scale != 0 && scale != used;
+    scale = used;
+  }
+
+  double scale = 0;  ///< the last one; 0: there was none
+  bool has_several = false;
+};
+
 // Without waiting for the device. Built with LOCKSTEP_CUDA it is nn/cuda/; without, device_step_absent.cpp stands in.
 /// Whether minimize can leave the scale of this loss to the device.
 bool can_scale_on_device(const OptimizerCore& core, const at::Tensor& loss);

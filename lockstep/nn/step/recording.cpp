@@ -13,13 +13,16 @@
 #include "lockstep/nn/step/loss_scale.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/step_recorder.h"
-#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/detail/strategy_local.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
 namespace {
 
-StepRecorder* recorder_of(const ModuleCore& module) { return StrategyAccess::recorder(module.strategy()); }
+StepRecorder* recorder_of(const ModuleCore& module) {
+  const ActiveRecorder* const active = find_strategy_local<ActiveRecorder>(module.strategy());
+  return active == nullptr ? nullptr : active->recorder;
+}
 
 /// What of a replica's model a graph has been recorded with and cannot follow: a change makes it worthless.
 struct RecordedModel {

@@ -36,18 +36,18 @@ void reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op) {
 /// Gradients that no backward of this optimizer has computed: another one's has, or that of a loss that the program has
 /// scaled.
 void find_scale(ReplicaPart& mine) {
-  const RunNotes* const notes = current_context()->notes;
-  if (mine.progress.stage != GradientStage::None || notes == nullptr || notes->loss_scale == 0) return;
-  if (notes->has_several_scales)
+  const ScalesOfRun* const used = run_local<ScalesOfRun>();
+  if (mine.progress.stage != GradientStage::None || used == nullptr || used->scale == 0) return;
+  if (used->has_several)
     throw_misuse("losses of different scales have gone backward in this run, and these gradients may be of any of them",
                  "call backward(loss, scaler) of this optimizer instead of scaled(loss).backward()",
                  "reduce_gradients");
-  if (notes->loss_scale == kScaleOnDevice)
+  if (used->scale == kScaleOnDevice)
     throw_misuse(
         "the gradients are of a loss that another optimizer's minimize has scaled on the GPU",
         "call backward(loss, scaler) of one optimizer, then reduce_gradients(), unscale(scaler) and step() of each",
         "reduce_gradients");
-  mine.progress.loss_scale = notes->loss_scale;
+  mine.progress.loss_scale = used->scale;
 }
 
 }  // namespace

@@ -5,6 +5,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
+namespace lockstep {
+class Strategy;
+}
+
 namespace lockstep::detail {
 
 /// An address that no other thread has.
@@ -36,5 +40,12 @@ class OneThread {
   std::atomic<const void*>* user_;
   bool is_first_ = false;
 };
+
+/// The thread that is inside reduce, gather or broadcast.
+struct CollectiveThread {
+  std::atomic<const void*> holder{nullptr};
+};
+/// Null without workers, which alone can match calls of two threads in another order.
+std::atomic<const void*>* collective_thread(const Strategy& strategy);
 
 }  // namespace lockstep::detail

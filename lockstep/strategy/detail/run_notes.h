@@ -2,12 +2,15 @@
 
 #include <c10/util/SmallVector.h>
 
-#include <cstdint>
+#include <cstddef>
 #include <memory>
+#include <memory_resource>
 #include <span>
 
 #include "lockstep/base/export.h"
-#include "lockstep/values/per_replica.h"
+#include "lockstep/base/local_values.h"
+#include "lockstep/strategy/context.h"
+#include "lockstep/strategy/detail/step_rows.h"
 
 namespace lockstep::detail {
 
@@ -32,30 +35,29 @@ class RunWatcher {
 };
 using RunWatchers = c10::SmallVector<std::shared_ptr<const RunWatcher>, 4>;
 
-/// The rows of the batch that was given to `run`.
-struct StepRows {
-  c10::SmallVector<std::int64_t, 16> here = {};  ///< of each local replica; empty where no batch was given
-  /// Of all workers together; -1: unknown, or some replica has none. The same on all workers.
-  std::int64_t all = -1;
-  BatchPlace place = {};
-};
-
 /// What belongs to one replica's part of one run and to no other.
-struct RunNotes {
-  const StepRows& rows;
-  std::span<const std::shared_ptr<const RunWatcher>> watchers = {};
-  std::int64_t average_losses = 0;  ///< calls of average_loss without a size
-  std::int64_t noted_losses = 0;    ///< calls of note_loss
-  int losses_of_batch = 0;          ///< given to optimizers, in windows of several calls
-  std::int64_t loss_size = 0;       ///< the last one given to average_loss with the rows of the batch; 0: none
-  double loss_scale = 0;  ///< of the last backward of a loss that a GradScaler has multiplied; 0: there was none
-  bool has_several_scales = false;
+class RunNotes {
+ public:
+  RunNotes(const StepRows& step_rows, std::span<const std::shared_ptr<const RunWatcher>> of_run)
+      : rows(step_rows), watchers(of_run), memory_(buffer_, sizeof(buffer_)), locals(&memory_) {}
 
-  void note_scale(double scale) {
-    has_several_scales |= loss_scale != 0 && loss_scale != scale;
-    loss_scale = scale;
-  }
+  const StepRows& rows;
+  std::span<const std::shared_ptr<const RunWatcher>> watchers;
+
+ private:
+  alignas(std::max_align_t) std::byte buffer_[256];  ///< enough for what a step keeps: it allocates nothing
+  std::pmr::monotonic_buffer_resource memory_;
+
+ public:
+  LocalValues locals;
 };
+
+/// The T that belongs to the calling replica's part of the run under way, made when first asked for; null outside of run.
+template <class T>
+T* run_local() {
+  const ContextEntry* const here = current_context();
+  return here == nullptr || here->notes == nullptr ? nullptr : &here->notes->locals.get<T>();
+}
 
 /// For what Lockstep itself changes inside run, or lets the user change once: check before, remember after. On every
 /// replica; nothing outside of replicas.

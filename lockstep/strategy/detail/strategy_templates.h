@@ -8,7 +8,7 @@
 
 #include "lockstep/base/export.h"
 #include "lockstep/strategy/detail/hand_over.h"
-#include "lockstep/strategy/detail/run_notes.h"
+#include "lockstep/strategy/detail/step_rows.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/values/reducible.h"
 #include "lockstep/values/select.h"
@@ -158,7 +158,8 @@ auto Strategy::run(F&& f, const Args&... args) {
     using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
     const detail::StepRows rows = detail::rows_of_step(args...);
     const auto call = [&]<class... Mine>([[maybe_unused]] std::size_t k, Mine&&... mine) -> decltype(auto) {
-      if (has_gpus_ && k > 0) (detail::take_over(mine), ...);  // replica 0 has the caller's stream
+      if (device_kinds_ != DeviceKinds::Cpus && k > 0)
+        (detail::take_over(mine), ...);  // replica 0 has the caller's stream
       return f(std::forward<Mine>(mine)...);
     };
     if constexpr (std::is_void_v<Result>) {
