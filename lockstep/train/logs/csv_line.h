@@ -5,7 +5,7 @@
 #include <vector>
 
 // Lines of CSV files whose fields have no line ends.
-namespace lockstep::detail {
+namespace lockstep::train::detail {
 
 inline std::string csv_field(std::string_view text) {
   if (text.find_first_of(",\"") == text.npos) return std::string(text);
@@ -33,4 +33,4 @@ inline std::vector<std::string> csv_fields(std::string_view line) {
   return fields;
 }
 
-}  // namespace lockstep::detail
+}  // namespace lockstep::train::detail

@@ -3,7 +3,7 @@
 #include "lockstep/train/logs/proto_message.h"
 
 // The numbers of fields are those of event.proto, summary.proto, tensor.proto and the hparams plugin's api.proto.
-namespace lockstep::detail::event {
+namespace lockstep::train::detail::event {
 namespace {
 
 enum DataType { kFloat = 1, kString = 7 };
@@ -100,4 +100,4 @@ std::vector<std::string> hparams(double wall_time, const train::HParams& values,
   return {hparams_record(begin, "experiment", 2, experiment), hparams_record(begin, "session_start_info", 3, session)};
 }
 
-}  // namespace lockstep::detail::event
+}  // namespace lockstep::train::detail::event

@@ -19,7 +19,7 @@ using HParams = std::map<std::string, HParam>;
 }  // namespace lockstep::train
 
 // Records of TensorBoard's event files, as bytes: messages of type tensorboard.Event.
-namespace lockstep::detail::event {
+namespace lockstep::train::detail::event {
 
 /// When and at which step of the training something was logged.
 struct Moment {
@@ -39,4 +39,4 @@ std::string text(Moment moment, std::string_view tag, std::string_view text);
 std::vector<std::string> hparams(double wall_time, const train::HParams& values,
                                  const std::vector<std::string>& metric_tags);
 
-}  // namespace lockstep::detail::event
+}  // namespace lockstep::train::detail::event

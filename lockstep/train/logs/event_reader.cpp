@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/format/wire.h"
 
-namespace lockstep::detail::event {
+namespace lockstep::train::detail::event {
 namespace {
 
 using data::wire::Reader;
@@ -180,4 +180,4 @@ Events read_events(const std::string& path) {
   return read;
 }
 
-}  // namespace lockstep::detail::event
+}  // namespace lockstep::train::detail::event

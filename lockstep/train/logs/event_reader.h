@@ -9,7 +9,7 @@
 #include "lockstep/data/format/tfrecord.h"
 
 // Event files, read as far as curves need it: Lockstep's own, and those of TensorFlow and PyTorch.
-namespace lockstep::detail::event {
+namespace lockstep::train::detail::event {
 
 /// What an event says about a tag.
 struct Value {
@@ -39,4 +39,4 @@ struct Events {
 };
 Events read_events(const std::string& path);
 
-}  // namespace lockstep::detail::event
+}  // namespace lockstep::train::detail::event

@@ -12,7 +12,7 @@
 #include "lockstep/data/format/atomic_file.h"
 #include "lockstep/data/format/file_error.h"
 
-namespace lockstep::detail {
+namespace lockstep::train::detail {
 
 LineFile::LineFile(std::string path, const std::function<bool(std::string_view, std::int64_t)>& keeps)
     : path_(std::move(path)) {
@@ -64,4 +64,4 @@ void LineFile::replace(const std::string& content) {
 
 std::string LineFile::content() const { return file_text(path_); }
 
-}  // namespace lockstep::detail
+}  // namespace lockstep::train::detail

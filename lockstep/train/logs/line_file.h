@@ -7,7 +7,7 @@
 
 #include "lockstep/base/descriptor.h"
 
-namespace lockstep::detail {
+namespace lockstep::train::detail {
 
 /// A text file that grows by whole lines, each of which is with the operating system when `append` returns.
 class LineFile {
@@ -34,4 +34,4 @@ class LineFile {
   std::int64_t size_ = 0;
 };
 
-}  // namespace lockstep::detail
+}  // namespace lockstep::train::detail

@@ -9,7 +9,7 @@
 
 #include "lockstep/data/format/wire.h"
 
-namespace lockstep::detail {
+namespace lockstep::train::detail {
 
 /// Builds a message in protobuf's wire format, field by field. Fields without presence leave out zero, as protobuf does.
 ///
@@ -61,4 +61,4 @@ class ProtoMessage {
   std::string bytes_;
 };
 
-}  // namespace lockstep::detail
+}  // namespace lockstep::train::detail
