@@ -7,10 +7,13 @@
 #include <vector>
 
 #include "apps/lockstep/findings.h"
+#include "apps/lockstep/inspect.h"
 #include "apps/lockstep/plan.h"
+#include "apps/lockstep/plot.h"
 #include "apps/lockstep/run.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/train/checkpoint/errors.h"
 #include "lockstep/version.h"
 
 namespace {
@@ -68,6 +71,23 @@ CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
   return run;
 }
 
+constexpr const char* kPlotHelp =
+    "Draws the curves of trainings into an SVG file.\n\n"
+    "  lockstep plot logs                         training and validation of one run\n"
+    "  lockstep plot runs/a runs/b -m loss -s 0.9 two runs compared, one metric, smoothed\n\n"
+    "Reads CSV files, JSON lines and event files of TensorBoard, also in the folders of a folder.";
+
+CLI::App* add_plot(CLI::App& cli, app::PlotRequest& request) {
+  auto* plotting = cli.add_subcommand("plot", kPlotHelp);
+  plotting->add_option("logs", request.logs, "Folders or files with logs; each is a run")->required();
+  plotting->add_option("-o,--out", request.out, "The file to write (default curves.svg); '-' is standard output");
+  plotting->add_option("-m,--metric", request.only, "Draw only this metric; can be repeated")->allow_extra_args(false);
+  plotting->add_option("-s,--smoothing", request.smoothing, "From 0 (default) to 0.999: the weight of earlier values");
+  plotting->add_option("-t,--title", request.title, "A line above the charts");
+  plotting->add_flag("--log", request.log_scale, "Values on a logarithmic scale");
+  return plotting;
+}
+
 int explain(const std::string& text) {
   const auto begin = text.find_first_of("0123456789");  // of "L104", "104" or "error[L104]"
   int number = 0;
@@ -95,6 +115,18 @@ int main(int argc, char** argv) {
   std::string number;
   auto* explaining = cli.add_subcommand("explain", "Tells more about an error: lockstep explain L104");
   explaining->add_option("number", number, "As printed in error[L104]")->required();
+  std::string path;
+  auto* inspecting = cli.add_subcommand("inspect", "Shows what a checkpoint or a file holds");
+  auto* verifying =
+      cli.add_subcommand("verify", "Reads all of a checkpoint or a file; exit code 5 or 4 if it is damaged");
+  for (auto* command : {inspecting, verifying}) {
+    command
+        ->add_option("path", path,
+                     "A checkpoint, a folder of checkpoints, an event file, a TFRecord or safetensors file")
+        ->required();
+  }
+  app::PlotRequest plot_request;
+  auto* plotting = add_plot(cli, plot_request);
   std::string tf_config_file;
   auto* examining = cli.add_subcommand("doctor", "Checks this machine and the cluster it shall be part of.");
   examining->add_option("--tf-config", tf_config_file, "A file with the text of TF_CONFIG; '-' is standard input");
@@ -105,6 +137,9 @@ int main(int argc, char** argv) {
     cli.parse(std::vector<std::string>(std::reverse_iterator(dashes), words.rend()));
     if (*explaining) return explain(number);
     if (*examining) return app::doctor(tf_config_file);
+    if (*inspecting) return app::inspect(path);
+    if (*verifying) return app::verify(path);
+    if (*plotting) return app::plot(plot_request);
     request.program = run->remaining();
     const bool ours = request.program.empty() && dashes != words.end();
     request.program.insert(request.program.end(), ours ? dashes + 1 : dashes, words.end());
@@ -112,12 +147,15 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return cli.exit(error);
     const bool is_named = !cli.get_subcommands().empty();
-    return usage_error(is_named ? error.what() : "name a command: run, doctor or explain", *run ? "run " : "");
+    return usage_error(is_named ? error.what() : "name a command: run, doctor, explain, inspect, verify or plot",
+                       *run ? "run " : "");
   } catch (const app::UsageError& error) {
     return usage_error(error.what(), *run ? "run " : "");
   } catch (const lockstep::Error& error) {
     std::cerr << error.what() << "\n";
-    return app::kProgramError;
+    if (!*inspecting && !*verifying && !*plotting) return app::kProgramError;
+    if (error.number() == lockstep::errors::kBadOption) return app::kUsage;
+    return error.number() == lockstep::errors::kCheckpoint ? app::kCheckpoint : app::kData;
   } catch (const std::exception& error) {
     std::cerr << "lockstep: " << error.what() << "\n";
     return app::kProgramError;

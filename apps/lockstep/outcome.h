@@ -9,7 +9,16 @@ namespace lockstep::app {
 using Seconds = std::chrono::duration<double>;
 
 /// Exit codes of the command line.
-enum ExitCode : int { kOk = 0, kProgramError = 1, kUsage = 2, kPeerLost = 3, kInterrupted = 130, kStopped = 143 };
+enum ExitCode : int {
+  kOk = 0,
+  kProgramError = 1,
+  kUsage = 2,
+  kPeerLost = 3,
+  kData = 4,
+  kCheckpoint = 5,
+  kInterrupted = 130,
+  kStopped = 143
+};
 
 /// How one process of an attempt ended, in the order in which they ended.
 struct Ending {
