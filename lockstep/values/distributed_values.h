@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -91,8 +92,10 @@ class DistributedValues {
   const T& get() const& { return (*this)[self().chosen()]; }
   T get() && { return std::move((*this)[self().chosen()]); }
 
-  /// As get(). The reference is into this object: of a temporary take a copy, `T x = strategy.run(...)`.
-  operator const T&() const { return get(); }
+  /// What get() chooses, as a value: `const T& x = strategy.run(...)` does not dangle. Call get() for a reference. An operator
+  /// that returned `const T&` beside the second one would make `x = strategy.run(...)` ambiguous.
+  operator T() const& requires std::copy_constructible<T> { return get(); }
+  operator T() && { return std::move(*this).get(); }
 
   /// A value made of this one's components, on the same devices and of as many workers.
   template <class U>

@@ -5,7 +5,11 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "tests/support/errors.h"
@@ -74,6 +78,78 @@ TEST(PerReplica, ComponentsOfATemporaryOutliveIt) {
   EXPECT_EQ(component, text);
   EXPECT_EQ(components[0], text);
   EXPECT_EQ(own, text);
+}
+
+/// Notices where a value would be read after its end.
+struct Watched {
+  explicit Watched(int its_value) : value(its_value) {}
+  Watched(const Watched& other) : value(other.value), copies(other.copies + 1) {}
+  Watched(Watched&& other) noexcept : value(std::exchange(other.value, -1)), copies(other.copies) {}
+  Watched& operator=(const Watched&) = default;
+  Watched& operator=(Watched&& other) noexcept {
+    value = std::exchange(other.value, -1);
+    copies = other.copies;
+    return *this;
+  }
+  ~Watched() { value = -2; }
+
+  int value;
+  int copies = 0;
+};
+
+PerReplica<Watched> one_watched() {
+  std::vector<Watched> one;
+  one.emplace_back(7);
+  return PerReplica<Watched>(std::move(one));
+}
+
+template <template <class> class Kind>
+void expect_conversions_that_do_not_dangle() {
+  using Value = Kind<Watched>;
+  static_assert(std::is_convertible_v<Value, Watched> && std::is_convertible_v<const Value&, Watched>);
+  static_assert(std::is_assignable_v<Watched&, Value> && std::is_assignable_v<Watched&, const Value&>);
+  static_assert(std::is_same_v<decltype(std::declval<const Value&>().operator Watched()), Watched>);
+  static_assert(!std::is_convertible_v<const Value&, Watched&> && !std::is_convertible_v<Value&, Watched&>);
+  // What cannot be copied is taken from a temporary alone.
+  static_assert(std::is_convertible_v<Kind<std::unique_ptr<int>>, std::unique_ptr<int>>);
+  static_assert(!std::is_convertible_v<const Kind<std::unique_ptr<int>>&, std::unique_ptr<int>>);
+}
+
+TEST(PerReplica, ConvertsToAValueThatOutlivesIt) {
+  expect_conversions_that_do_not_dangle<PerReplica>();
+  expect_conversions_that_do_not_dangle<Mirrored>();
+
+  const Watched& of_temporary = one_watched();
+  EXPECT_EQ(of_temporary.value, 7);
+  EXPECT_EQ(of_temporary.copies, 0) << "it was moved out";
+
+  std::vector<Watched> all;
+  all.push_back(one_watched());
+  Watched assigned(1);
+  assigned = one_watched();
+  EXPECT_EQ(all[0].value + assigned.value, 14);
+  EXPECT_EQ(all[0].copies + assigned.copies, 0);
+
+  const auto take = [](const Watched& watched) { return watched.value; };
+  EXPECT_EQ(take(one_watched()), 7);
+
+  auto kept = std::make_unique<PerReplica<Watched>>(one_watched());
+  const Watched& of_constant = std::as_const(*kept);
+  const Watched& of_variable = *kept;
+  assigned = *kept;
+  all.push_back(*kept);
+  kept.reset();
+  EXPECT_EQ(of_constant.value + of_variable.value + assigned.value + all[1].value, 28);
+}
+
+TEST(PerReplica, ConvertsATemporaryInsideAReplicaToItsOwnComponent) {
+  const ComponentScope replica(1);
+  const auto make = [] { return PerReplica<std::string>({std::string(50, 'a'), std::string(50, 'b')}); };
+  const std::string& own = make();
+  EXPECT_EQ(own, std::string(50, 'b'));
+  std::string assigned;
+  assigned = make();
+  EXPECT_EQ(assigned, std::string(50, 'b'));
 }
 
 TEST(PerReplica, AMissingComponentIsAnError) {
