@@ -46,6 +46,7 @@ struct Training {
 /// | `train_begins`     | once, before the first epoch                                                           |
 /// | `epoch_begins`     | before the first step of an epoch                                                      |
 /// | `batch_ends`       | after every training step                                                              |
+/// | `validation_begins`| before the validation of an epoch                                                      |
 /// | `validation_ends`  | after the validation of an epoch, with its values as "val_..."                         |
 /// | `epoch_ends`       | after validation, with all values of the epoch                                         |
 /// | `save`             | when any callback of any worker decided to save, after the moment in which it did      |
@@ -61,6 +62,7 @@ class LOCKSTEP_EXPORT Callback {
   virtual Decision train_begins(const Training&) { return {}; }
   virtual Decision epoch_begins(const Training&) { return {}; }
   virtual Decision batch_ends(const Training&) { return {}; }
+  virtual Decision validation_begins(const Training&) { return {}; }
   virtual Decision validation_ends(const Training&, const Logs&) { return {}; }
   virtual Decision epoch_ends(const Training&, const Logs&) { return {}; }
   virtual void save(const Training&) {}

@@ -16,18 +16,24 @@ Decision combine(const std::vector<Decision>& decisions) {
     for (const std::string& seen : reasons) is_new &= seen != each.reason;
     if (is_new) reasons.push_back(each.reason);
   }
-  for (const std::string& reason : reasons) all.reason += all.reason.empty() ? reason : "; " + reason;
+  for (const std::string& reason : reasons) {
+    if (!all.reason.empty()) all.reason += "; ";
+    all.reason += reason;
+  }
   return all;
 }
 
 std::string to_string(const Decision& decision) {
   std::string text;
-  const auto add = [&](const std::string& part) { text += text.empty() ? part : ", " + part; };
+  const auto add = [&](const std::string& part) {
+    if (!text.empty()) text += ", ";
+    text += part;
+  };
   if (decision.stop) add("stop");
   if (decision.end_epoch) add("end the epoch");
   if (decision.save) add("save");
   if (decision.learning_rate) add(str("learning rate ", *decision.learning_rate));
-  if (!text.empty() && !decision.reason.empty()) text += " (" + decision.reason + ")";
+  if (!text.empty() && !decision.reason.empty()) text += str(" (", decision.reason, ")");
   return text;
 }
 

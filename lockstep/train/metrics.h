@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/train/metric.h"
+
+// Metrics of `ls::train::Model` and of loops of your own:
+//
+//     .metrics = {ls::train::metrics::accuracy(), ls::train::metrics::auc({.from_logits = true})}
+//
+// Values agree with scikit-learn's. `output` is what the model returns, [rows, ...]; shapes that do not fit are InvalidArgument.
+namespace lockstep::train::metrics {
+
+struct AccuracyOptions {
+  std::string name = "accuracy";
+  std::int64_t top_k = 1;  ///< right if fewer than k classes have a higher score than the target's
+};
+/// Scores of classes in dimension 1 of the output. Targets are class numbers, without that dimension, or scores of the output's
+/// shape, whose largest is the class.
+LOCKSTEP_EXPORT MetricPtr accuracy(const AccuracyOptions& options = {});
+
+struct BinaryOptions {
+  std::string name = {};     ///< empty: that of the function
+  double threshold = 0.5;    ///< larger scores are positive
+  bool from_logits = false;  ///< the output is mapped to 0..1 by a sigmoid first
+};
+/// Output and target have the same shape; a target above 0.5 is positive.
+LOCKSTEP_EXPORT MetricPtr binary_accuracy(const BinaryOptions& options = {});
+
+/// How values of several classes become one.
+enum class Average {
+  Macro,     ///< mean over the classes that occur
+  Micro,     ///< counts of all classes together
+  Weighted,  ///< mean, weighted by how often each class occurs in the targets
+};
+
+struct ClassOptions {
+  std::string name = {};     ///< empty: that of the function
+  std::int64_t classes = 0;  ///< scores in dimension 1 and class numbers as targets; 0: binary, as in BinaryOptions
+  Average average = Average::Macro;
+  double threshold = 0.5;    ///< binary only
+  bool from_logits = false;  ///< binary only
+  double beta = 1.0;         ///< of f_beta: how much more recall counts than precision
+};
+/// A quotient without examples counts as 0.
+LOCKSTEP_EXPORT MetricPtr precision(const ClassOptions& options = {});
+LOCKSTEP_EXPORT MetricPtr recall(const ClassOptions& options = {});
+LOCKSTEP_EXPORT MetricPtr f_beta(const ClassOptions& options = {});
+
+/// The share of correct predictions as "confusion_accuracy", and from `Meters::sums` the whole matrix by `confusion_matrix`.
+struct ConfusionOptions {
+  std::int64_t classes = 2;
+  std::string name = "confusion_accuracy";
+};
+LOCKSTEP_EXPORT MetricPtr confusion(const ConfusionOptions& options);
+/// Row: class of the target. Column: predicted class.
+LOCKSTEP_EXPORT std::vector<std::vector<std::int64_t>> confusion_matrix(std::span<const double> sums);
+
+enum class Curve {
+  Roc,  ///< area under true positives over false positives
+  Pr,   ///< average precision
+};
+struct AucOptions {
+  Curve curve = Curve::Roc;
+  int thresholds = 200;
+  bool from_logits = false;
+  std::string name = {};  ///< empty: "auc" or "pr_auc"
+};
+/// Scores from 0 to 1 are sorted into `thresholds` - 1 bins of equal width; those of one bin count as equal. With P positives and
+/// N negatives, of which p and n are in bin b, the error of the ROC area is at most the sum of p*n over all bins, divided by
+/// 2*P*N; scores on the grid k / (thresholds - 1) give the exact area. NaN if a score is NaN or a class does not occur.
+LOCKSTEP_EXPORT MetricPtr auc(const AucOptions& options = {});
+
+// Over all elements of outputs and targets of the same shape.
+LOCKSTEP_EXPORT MetricPtr mse(std::string name = "mse");
+LOCKSTEP_EXPORT MetricPtr mae(std::string name = "mae");
+LOCKSTEP_EXPORT MetricPtr rmse(std::string name = "rmse");
+/// Sums of squares in float64: with targets of mean m and deviation s it has about 16 - 2*log10(|m|/s) digits.
+LOCKSTEP_EXPORT MetricPtr r2(std::string name = "r2");
+
+/// The mean over rows of the cosine between output and target, along dimension 1. A row of zeros counts as 0.
+LOCKSTEP_EXPORT MetricPtr cosine_similarity(std::string name = "cosine_similarity");
+
+struct PerplexityOptions {
+  std::int64_t ignore_index = -100;  ///< targets that do not count, such as padding
+  std::string name = "perplexity";
+};
+/// exp of the mean cross entropy: scores of classes in dimension 1 as logits, class numbers as targets.
+LOCKSTEP_EXPORT MetricPtr perplexity(const PerplexityOptions& options = {});
+
+/// The mean of what `f(output, target)` returns: a tensor in which each element counts once, such as one value for each row.
+using PerExample = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+LOCKSTEP_EXPORT MetricPtr custom(std::string name, PerExample f);
+
+}  // namespace lockstep::train::metrics
