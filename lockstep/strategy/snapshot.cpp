@@ -7,6 +7,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/detail/snapshot_entries.h"
+#include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/fail_together.h"
 #include "lockstep/strategy/random_state.h"
@@ -91,7 +92,7 @@ void restore(Strategy& strategy, const Snapshot& snapshot, const std::vector<Nam
   }
   for (const NamedState& part : parts) part.state->restore(snapshot, part.name);
   random.restore(snapshot, kRandom);  // last: making the parts' states may draw numbers
-  detail::StrategyAccess::set_last_failure(strategy, std::nullopt);
+  detail::StrategyAccess::runs(strategy).last_failure.reset();
 }
 
 Snapshot gather(Strategy& strategy, Snapshot snapshot) {

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/context.h"
+#include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/values/print.h"
@@ -55,7 +56,7 @@ void require_between_runs(const Strategy& strategy, const char* operation) {
                               .where = str("on replica ", top->replica->replica_id_in_sync_group()),
                               .help = str("call ", operation, " between two runs: it is for all replicas")});
   }
-  if (!StrategyAccess::runs_elsewhere(strategy)) return;
+  if (!StrategyAccess::runs(strategy).are_elsewhere()) return;
   throw FailedPrecondition(errors::kWrongContext,
                            {.what = str(operation, " was called while another thread is inside strategy.run"),
                             .help = "call it between two runs, on the thread that runs them; another thread can write "

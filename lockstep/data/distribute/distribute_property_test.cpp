@@ -164,7 +164,9 @@ TEST(DistributeProperty, TensorFlowsAssignmentLosesAndRepeatsNoRow) {
                                             : static_cast<std::size_t>(maker.below(static_cast<int>(mine.size()))) /
                                                   static_cast<std::size_t>(replicas);
       auto resumed = plan.make_source(kContext);
-      resumed->seek(static_cast<std::int64_t>(skip));
+      Position place;
+      source->locate(static_cast<std::int64_t>(skip), place);
+      resumed->restore(static_cast<std::int64_t>(skip), place);
       std::vector<Rows> rest;
       while (true) {
         const InputStep step = resumed->next();
