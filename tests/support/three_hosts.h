@@ -12,7 +12,7 @@
 namespace lockstep {
 
 /// Hosts 0 to 2 on this machine, 10.77.1.1 to 10.77.1.3: network namespaces on one bridge, which root can make. The way from
-/// one to another can be cut while all other ways stay open; nobody is told.
+/// one to another can be cut while all other ways stay open; no host is notified.
 class ThreeHosts {
  public:
   ThreeHosts() {
@@ -46,6 +46,7 @@ class ThreeHosts {
   bool mend(int from, int to) const { return run(str("ip -n ", name(from), " neigh del ", address(to), " dev cable")); }
   /// Nothing reaches this host any more, nor leaves it.
   bool unplug(int host) const { return run(str("ip -n ", name(3), " link set plug", host, " nomaster")); }
+  bool plug_in(int host) const { return run(str("ip -n ", name(3), " link set plug", host, " master hub")); }
 
  private:
   static std::string name(int host) { return str("lockstep-", ::getpid(), "-", host); }

@@ -7,6 +7,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/credentials.h"
+#include "lockstep/comm/coordination/silence.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -90,6 +91,8 @@ void Chief::lose(Seat& seat, const std::string& how, const std::string& seen, Ti
 void Chief::beat(Seat& seat, const std::string& place, Time now) {
   const auto gap = now - seat.last_beat;
   seat.last_beat = now;
+  seat.answers = {};
+  if (gap > steady_within(options_)) seat.steady_since = now;
   seat.last.set_place(place.substr(0, kMaxPlace));
   if (gap > options_.heartbeat_interval + options_.dead_after / 4) {
     say_warning(str(to_string(seat.member), " did not answer for ", seconds_text(gap), " and is back (",
@@ -115,11 +118,10 @@ void Chief::tick(Time now) {
     if (gap > options_.dead_after / 2) say_warning(str("this process stood still for ", seconds_text(gap)));
   }
   for (Seat& seat : seats_) {
-    const auto silent = now - seat.last_beat;
-    if (seat.presence != Presence::Here || silent <= options_.dead_after) continue;
+    if (seat.presence != Presence::Here || !is_gone(options_, seat.last_beat, seat.answers, now)) continue;
     if (fail_if_cut_off(now)) break;
     const Connection connection = seat.connection;
-    lose(seat, "stopped answering", str("last heartbeat ", seconds_text(silent), " ago"), now);
+    lose(seat, "stopped answering", str("last heartbeat ", seconds_text(now - seat.last_beat), " ago"), now);
     outbox_.close(connection);
   }
   for (auto next = sessions_.begin(); next != sessions_.end();) {
@@ -129,7 +131,19 @@ void Chief::tick(Time now) {
       drop_stranger(connection, "a connection that did not introduce itself");
   }
   check_waits(now);
-  check_cuts(now);
+}
+
+std::vector<Chief::Doubted> Chief::in_doubt(Time now) const {
+  std::vector<Doubted> doubted;
+  for (const Seat& seat : seats_) {
+    const bool is_late = seat.presence == Presence::Here && now - seat.last_beat > doubt_after(options_);
+    if (is_late) doubted.push_back({seat.id, seat.connection});
+  }
+  return doubted;
+}
+
+void Chief::note_answers(int member, const Answers& answers) {
+  if (Seat* const seat = seat_of(member)) seat->answers = answers;
 }
 
 bool Chief::is_seated(Connection connection) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/comm/coordination/messages.h"
+#include "lockstep/comm/way_probe.h"
 
 namespace lockstep::coordination {
 
@@ -22,7 +23,7 @@ class Outbox {
 };
 
 /// The chief's book: who is here, what is stored, who waits for what, what failed first. It has no thread, socket or clock:
-/// its caller tells it what came in and how late it is, one call at a time.
+/// its caller passes in what arrived and the time, one call at a time.
 class Chief {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -34,6 +35,14 @@ class Chief {
   void received(Connection connection, const std::string& bytes, Time now);
   void closed(Connection connection, Time now);
   void tick(Time now);
+
+  struct Doubted {
+    int member = 0;
+    Connection connection = 0;
+  };
+  /// Members whose heartbeats are late. Their machines are to be asked for a sign of life.
+  std::vector<Doubted> in_doubt(Time now) const;
+  void note_answers(int member, const Answers& answers);
 
   /// Whether its member has proved the job key and was let in.
   bool is_seated(Connection connection) const;
@@ -61,7 +70,9 @@ class Chief {
     Connection connection = 0;
     Time joined = {};
     Time last_beat = {};
-    wire::Seat last = {};  // what it said of itself
+    Time steady_since = {};  // the end of the last gap between heartbeats
+    Answers answers = {};    // of its machine, since its last heartbeat
+    wire::Seat last = {};    // what it said of itself
   };
 
   struct Waiter {
@@ -72,11 +83,6 @@ class Chief {
     wire::Call call = {};  // a GET or a BARRIER
 
     bool is_at_barrier() const { return call.verb() == wire::Call::BARRIER; }
-  };
-  struct Cut {
-    int member = 0;
-    int other = 0;
-    Time reported = {};
   };
   using Meeting = std::map<int, std::list<Waiter>::const_iterator>;  // those at one barrier, by member
 
@@ -101,7 +107,6 @@ class Chief {
 
   // chief_cuts.cpp: what is gone when members cannot reach each other
   void cut(const Seat& seat, int other, Time now);
-  void check_cuts(Time now);
   bool fail_if_cut_off(Time now);
 
   // chief.cpp
@@ -126,7 +131,6 @@ class Chief {
   std::map<std::string, std::string> store_;
   std::size_t stored_bytes_ = 0;
   std::list<Waiter> waiting_;     // in the order in which they came
-  std::vector<Cut> cuts_;         // of which nobody knows yet what they mean
   std::set<std::string> warned_;  // barriers of which all who wait there have been told
   std::optional<Error> failure_;
 };

@@ -5,37 +5,30 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/chief.h"
+#include "lockstep/comm/coordination/silence.h"
 
 namespace lockstep::coordination {
 
+// A member that is gone does not reach the chief either, whose heartbeats soon tell. Only if both beat without gaps is it the
+// way between them. Reports are repeated as long as the way is cut, so none needs to be remembered.
 void Chief::cut(const Seat& seat, int other, Time now) {
-  if (seat_of(other) == nullptr || other == seat.id) return;
-  cuts_.push_back({seat.id, other, now});
-  check_cuts(now);
-}
-
-// A member that is gone does not reach the chief either, whose heartbeats soon tell: only if both still beat is it the way
-// between them.
-void Chief::check_cuts(Time now) {
-  const auto fresh = std::min(2 * options_.heartbeat_interval + options_.dead_after / 10, options_.dead_after);
-  const auto is_here = [&](const Seat& seat) {
-    return seat.presence == Presence::Here && now - seat.last_beat < fresh;
+  if (failure_ || seat_of(other) == nullptr || other == seat.id) return;
+  const auto is_steady = [&](const Seat& one) {
+    return one.presence == Presence::Here && now - one.last_beat < steady_within(options_) &&
+           now - one.steady_since >= 2 * options_.heartbeat_interval;
   };
-  std::erase_if(cuts_, [&](const Cut& cut) { return failure_ || now - cut.reported > 2 * options_.dead_after; });
-  for (const Cut& cut : cuts_) {
-    const Seat& first = *seat_of(std::min(cut.member, cut.other));
-    const Seat& second = *seat_of(std::max(cut.member, cut.other));
-    if (!is_here(first) || !is_here(second)) continue;
-    const bool is_with_chief = &first == &chief() || &second == &chief();
-    return fail(Unavailable(
-        errors::kPeerLost,
-        {.what = str(to_string(first.member), " and ", to_string(second.member), " cannot reach each other"),
-         .where = str(first.member.name(), " was ", last_seen(first.last), "; ", second.member.name(), " was ",
-                      last_seen(second.last)),
-         .seen = str(is_with_chief ? "heartbeats still reach the chief, but no data" : "both still reach the chief",
-                     "; reported by ", seat_of(cut.member)->member.name()),
-         .help = "look at the network between these two hosts: routes, firewalls, cables"}));
-  }
+  const Seat& first = *seat_of(std::min(seat.id, other));
+  const Seat& second = *seat_of(std::max(seat.id, other));
+  if (!is_steady(first) || !is_steady(second)) return;
+  const bool is_with_chief = &first == &chief() || &second == &chief();
+  fail(Unavailable(
+      errors::kPeerLost,
+      {.what = str(to_string(first.member), " and ", to_string(second.member), " cannot reach each other"),
+       .where = str(first.member.name(), " was ", last_seen(first.last), "; ", second.member.name(), " was ",
+                    last_seen(second.last)),
+       .seen = str(is_with_chief ? "heartbeats still reach the chief, but no data" : "both still reach the chief",
+                   "; reported by ", seat.member.name()),
+       .help = "look at the network between these two hosts: routes, firewalls, cables"}));
 }
 
 // If members of several other hosts fall silent within one heartbeat and none of another host is left, it is this host.

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
+#include "lockstep/comm/coordination/silence.h"
 #include "tests/support/chief_desk.h"
 
 namespace lockstep::coordination {
@@ -97,11 +99,23 @@ TEST_F(Cuts, FromAWorkerThatIsGoneNameThatWorker) {
   EXPECT_NE(failure().find("worker 2 (10.0.0.2:2222) stopped answering"), std::string::npos) << failure();
 }
 
-TEST_F(Cuts, ThatEndWithAPauseAreJudgedWhenTheHeartbeatsAreBack) {
+TEST_F(Cuts, ThatEndWithAPauseAreForgotten) {
   pass(1s, {0, 1, 2});
   pass(1500ms, {0, 1});
   report_cut(1, 2);
   pass(500ms, {0, 1, 2});
+  report_cut(1, 2);  // sent before the network was back
+  pass(5s, {0, 1, 2});
+  EXPECT_EQ(failure(), "");
+}
+
+TEST_F(Cuts, ThatOutlastAPauseAreNamedOnceHeartbeatsAreSteady) {
+  pass(1s, {0, 1, 2});
+  pass(1500ms, {0, 1});
+  for (int k = 0; k < 8 && failure().empty(); ++k) {
+    pass(250ms, {0, 1, 2});
+    report_cut(1, 2);
+  }
   EXPECT_NE(failure().find("cannot reach each other"), std::string::npos) << failure();
 }
 
@@ -125,6 +139,67 @@ TEST_F(Cuts, AChiefThatStillHearsOneBlamesTheOther) {
   pass(3s, {0, 2});
   EXPECT_NE(failure().find("L104"), std::string::npos) << failure();
   EXPECT_NE(failure().find("worker 1 (10.0.0.1:2222) stopped answering"), std::string::npos) << failure();
+}
+
+TEST_F(Cuts, MembersInDoubtAreThoseWhoseHeartbeatsAreLate) {
+  pass(1s, {0, 1, 2});
+  EXPECT_TRUE(chief.in_doubt(now).empty());
+  pass(1s, {0, 1});
+  ASSERT_EQ(chief.in_doubt(now).size(), 1U);
+  EXPECT_EQ(chief.in_doubt(now)[0].member, 2);
+  EXPECT_EQ(chief.in_doubt(now)[0].connection, connection_of(2));
+}
+
+TEST_F(Cuts, AMemberWhoseMachineAnswersAgainAfterAGapGetsTimeToRetransmit) {
+  pass(1s, {0, 1, 2});
+  pass(1s, {0, 1});
+  Answers answers;
+  answers.asked(now);
+  pass(450ms, {0, 1});
+  answers.asked(now);
+  answers.answered(now);
+  chief.note_answers(2, answers);
+  pass(1800ms, {0, 1});
+  EXPECT_EQ(failure(), "");
+  pass(1s, {0, 1});
+  EXPECT_NE(failure().find("worker 2 (10.0.0.2:2222) stopped answering"), std::string::npos) << failure();
+}
+
+// ---- what silence means
+
+TEST(Silence, TellsPausesFromCutsAndFrozenProcesses) {
+  const JoinOptions options;  // a heartbeat every 500 ms, gone after 2.5 s
+  struct Row {
+    const char* what;
+    int silent;  // ms; the next three are times ago, -1: never
+    int asked, unanswered, answered, resumed;
+    bool is_gone;
+  };
+  for (const Row& row : std::vector<Row>{
+           {"heartbeats come", 400, -1, -1, -1, -1, false},
+           {"no one had time to ask", 2600, -1, -1, -1, -1, true},
+           {"cut off", 2400, 0, 1600, -1, -1, false},
+           {"cut off", 2510, 0, 1700, -1, -1, true},
+           {"asked too late to know", 2600, 0, 50, -1, -1, false},
+           {"frozen, on a machine that answers", 2400, 0, 0, 50, -1, false},
+           {"frozen, on a machine that answers", 2510, 0, 0, 50, -1, true},
+           {"a pause that is over", 2600, 0, 0, 50, 900, false},
+           {"a second pause", 3400, 0, 1600, 1650, 1700, false},
+           {"a second pause, before TCP sent again", 2600, 0, 1450, 1500, -1, false},
+           {"a second pause that does not end", 4000, 0, 2100, 2150, 2200, true},
+           {"after a pause, TCP has not sent again yet", 5000, 0, 0, 50, 2800, false},
+           {"after a pause, TCP must have sent again", 6000, 0, 0, 50, 3900, true},
+       }) {
+    const Answers::Time now = Answers::Clock::now();
+    const auto ago = [&](int time) {
+      return time < 0 ? std::optional<Answers::Time>() : now - std::chrono::milliseconds(time);
+    };
+    const Answers answers{.last_question = ago(row.asked),
+                          .last_answer = ago(row.answered),
+                          .unanswered_since = row.unanswered > 0 ? ago(row.unanswered) : ago(-1),
+                          .resumed = ago(row.resumed)};
+    EXPECT_EQ(is_gone(options, *ago(row.silent), answers, now), row.is_gone) << row.what << ", " << row.silent << " ms";
+  }
 }
 
 }  // namespace

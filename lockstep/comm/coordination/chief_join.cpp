@@ -164,6 +164,7 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
   seat.last.set_host(host);
   seat.last.set_pid(details.seat().pid());
   seat.joined = seat.last_beat = now;
+  seat.answers = {};
   wire::FromChief answer;
   answer.set_token(session.token);
   send(connection, std::move(answer));

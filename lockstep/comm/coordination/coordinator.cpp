@@ -8,6 +8,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
+#include "lockstep/comm/coordination/silence.h"
 #include "lockstep/comm/coordination/wire.h"
 
 namespace lockstep::coordination {
@@ -148,7 +149,9 @@ void Coordinator::report_cut(int member) {
   wire::ToChief message;
   message.set_cut_from(member);
   Lock lock(mutex_);
-  if (!failure_ && stage_ == Stage::Joined) post(lock, std::move(message));
+  if (failure_ || stage_ != Stage::Joined) return;
+  // A member that is cut off from the chief, too, cannot blame a pair. Its report would arrive late, when the cut is over.
+  if (Clock::now() - last_heard_ < steady_within(options_)) post(lock, std::move(message));
 }
 
 std::optional<Error> Coordinator::failure() const {

@@ -20,6 +20,7 @@
 #include "lockstep/base/export.h"
 #include "lockstep/comm/cluster/cluster_description.h"
 #include "lockstep/comm/tls_files.h"
+#include "lockstep/comm/way_probe.h"
 
 namespace lockstep::wire {  // coordination.proto
 class Call;
@@ -102,8 +103,8 @@ class LOCKSTEP_EXPORT Coordinator {
 
   /// What has failed here ends the job for all, unless something has ended it before. Returns at once.
   void report_failure(const Error& error);
-  /// This member's data does not reach another one any more. The chief ends the job with the cause: the two cannot reach each
-  /// other, or one of them is gone. Returns at once.
+  /// This member's data does not reach another one; to be repeated as long as it does not. The chief ends the job with the
+  /// cause: the two cannot reach each other, or one of them is gone. Returns at once.
   void report_cut(int member);
   /// Why the job ended early: the same on every worker, whoever saw it first.
   std::optional<Error> failure() const;
@@ -143,6 +144,7 @@ class LOCKSTEP_EXPORT Coordinator {
   void post_beat(Lock& lock);
   void end_session();
   void run_heart();
+  void check_chief(Clock::time_point now, std::optional<WayProbe>& probe);
 
   // coordinator.cpp
   std::shared_ptr<const wire::FromChief> exchange(Lock& lock, wire::Call call, const Deadline& deadline);
@@ -175,6 +177,7 @@ class LOCKSTEP_EXPORT Coordinator {
   std::string place_;
   std::string missing_;
   std::string why_ended_ = "no answer";
+  std::string chief_target_;  // its numeric address
   Clock::time_point last_heard_ = {};
   std::optional<Error> failure_;
   std::vector<std::function<void(const Error&)>> callbacks_;

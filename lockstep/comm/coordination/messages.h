@@ -11,7 +11,7 @@
 
 namespace lockstep::coordination {
 
-inline constexpr unsigned kProtocol = 8;
+inline constexpr unsigned kProtocol = 9;
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMaxHello = 256;
 inline constexpr std::size_t kMaxKey = 4 << 10;

@@ -15,6 +15,7 @@
 #include "lockstep/comm/coordination/reception.h"
 #include "lockstep/comm/coordination/stream.h"
 #include "lockstep/comm/socket.h"
+#include "lockstep/comm/way_probe.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -45,7 +46,7 @@ class GrpcServer final : public Server,
                          public Outbox {
  public:
   GrpcServer(const JoinOptions& options, const std::string& key, Descriptor port)
-      : chief_(options, key, *this, Clock::now()) {
+      : members_(options.members), chief_(options, key, *this, Clock::now()) {
     grpc::ServerBuilder builder;
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 5000);  // without a session
@@ -147,6 +148,8 @@ class GrpcServer final : public Server,
     Visit(GrpcServer& server, std::uint64_t connection, std::string peer)
         : server_(server), connection_(connection), peer_(std::move(peer)) {}
 
+    const std::string& peer() const { return peer_; }
+
     void OnDone() override {
       from_grpc();
       to_grpc();
@@ -188,14 +191,36 @@ class GrpcServer final : public Server,
   }
 
   void run_clock(milliseconds tick) {
+    std::map<int, WayProbe> probes;  // of members in doubt
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, tick, [&] { return over_; })) {
       lock.unlock();
-      with_chief([](Chief& chief) { chief.tick(Clock::now()); });
+      const auto now = Clock::now();
+      with_chief([&](Chief& chief) {
+        for (const auto& [member, probe] : probes) chief.note_answers(member, probe.answers());
+        chief.tick(now);
+        keep_probes(probes, chief.in_doubt(now));
+      });
+      for (auto& [member, probe] : probes) probe.ask(now);
       lock.lock();
     }
   }
 
+  // A name could take long to look up, so questions go to the address that the member came from, at the port of its entry.
+  void keep_probes(std::map<int, WayProbe>& probes, const std::vector<Chief::Doubted>& doubted) {
+    std::erase_if(probes, [&](const auto& one) {
+      return std::ranges::none_of(doubted, [&](const auto& each) { return each.member == one.first; });
+    });
+    for (const auto& [member, connection] : doubted) {
+      const auto stream = streams_.find(connection);
+      if (stream == streams_.end() || probes.contains(member)) continue;
+      const std::uint16_t port = members_[static_cast<std::size_t>(member)].address.port;
+      const auto found = look_up({parse_address(stream->second->peer()).host, port});
+      if (!found.empty()) probes.emplace(member, WayProbe(found.front()));
+    }
+  }
+
+  const std::vector<WorkerEntry> members_;
   std::mutex mutex_;
   std::condition_variable changed_;
   Chief chief_;

@@ -10,6 +10,7 @@
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/coordinator.h"
 #include "lockstep/comm/coordination/credentials.h"
+#include "lockstep/comm/coordination/silence.h"
 #include "lockstep/comm/coordination/wire.h"
 #include "lockstep/comm/socket.h"
 
@@ -33,6 +34,7 @@ std::shared_ptr<Wire> Coordinator::introduce(const std::string& target, bool por
                                         .ended = [this](const std::string& why) { ended(why); }});
   lock.lock();
   wire_ = wire;
+  chief_target_ = target;
   post(lock, std::move(message));
   return wire;
 }
@@ -151,11 +153,29 @@ void Coordinator::chief_is_gone(const std::string& how, const std::string& seen)
                           .help = str("look at ", chief_.name(), "'s log; if it still runs, at the network between")});
 }
 
+void Coordinator::check_chief(Clock::time_point now, std::optional<WayProbe>& probe) {
+  const bool is_in_session = !failure_ && (stage_ == Stage::Accepted || stage_ == Stage::Joined);
+  if (!is_in_session || now - last_heard_ <= doubt_after(options_)) return probe.reset();
+  if (is_gone(options_, last_heard_, probe ? probe->answers() : Answers(), now)) {
+    if (stage_ == Stage::Joined)
+      chief_is_gone("stopped answering", str("last heard of it ", seconds_text(now - last_heard_), " ago"));
+    else
+      stage_ = Stage::Out;
+    changed_.notify_all();
+  }
+  if (!probe) probe.emplace(look_up(parse_address(chief_target_)).front());
+  probe->ask(now);
+}
+
 void Coordinator::run_heart() {
+  constexpr std::chrono::milliseconds kLookInDoubt(50);
+  std::optional<WayProbe> probe;  // of the chief's machine, while it is silent
   Lock lock(mutex_);
-  for (auto last = Clock::now(); !over_;) {
-    changed_.wait_until(lock, last + options_.heartbeat_interval, [&] { return over_ || (failure_ && !told_); });
-    const auto now = Clock::now();
+  for (auto last = Clock::now(), last_look = last; !over_;) {
+    const auto next_beat = last + options_.heartbeat_interval;
+    const auto next_look = probe ? std::min(next_beat, last_look + kLookInDoubt) : next_beat;
+    changed_.wait_until(lock, next_look, [&] { return over_ || (failure_ && !told_); });
+    const auto now = last_look = Clock::now();
     const auto gap = now - last;
     if (failure_ && !told_) {
       told_ = true;
@@ -165,20 +185,13 @@ void Coordinator::run_heart() {
       for (const auto& callback : callbacks) callback(failure);
       lock.lock();
     }
+    // If this process itself stood still, the chief's answers have yet to be read.
+    if (gap > 2 * options_.heartbeat_interval) last_heard_ = std::min(now, last_heard_ + gap);
+    check_chief(now, probe);
     if (gap < options_.heartbeat_interval) continue;
     last = now;
     drop_strangers(port_);
-    if (failure_ || (stage_ != Stage::Accepted && stage_ != Stage::Joined)) continue;
-    // If this process itself stood still, the chief's answers have yet to be read.
-    if (gap > 2 * options_.heartbeat_interval) last_heard_ = std::min(now, last_heard_ + gap);
-    if (now - last_heard_ > options_.dead_after) {
-      if (stage_ == Stage::Joined)
-        chief_is_gone("stopped answering", str("last heard of it ", seconds_text(now - last_heard_), " ago"));
-      else
-        stage_ = Stage::Out;
-      changed_.notify_all();
-    }
-    post_beat(lock);
+    if (!failure_ && (stage_ == Stage::Accepted || stage_ == Stage::Joined)) post_beat(lock);
   }
 }
 

@@ -42,8 +42,8 @@ struct EngineOptions {
   bool ring = false;         ///< also load Gloo and connect its pairs, for Implementation::Ring
   std::string library = {};  ///< the plugin for it; empty: $LOCKSTEP_ENGINE, or where it is installed
   const lockstep_engine_api* linked = nullptr;  ///< the plugin, if it is linked in instead of loaded
-  /// Told once of every worker to which the way is cut, on a thread of the engine: whoever knows more may then abort the
-  /// engine with the cause. If nobody does within 4 s, or without this function, the engine ends by itself.
+  /// Called four times a second, as long as the way to a worker is cut, on a thread of the engine: the callee may know the
+  /// cause and abort the engine with it. If nobody does within 4 s, or without this function, the engine ends by itself.
   std::function<void(int worker)> on_cut = nullptr;
   /// Workers of one machine read large arrays from each other's memory, where the system lets them.
   bool in_place = true;

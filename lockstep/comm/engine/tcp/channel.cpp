@@ -21,6 +21,7 @@ Channel::Channel(const Settings& settings, int index, FailureState& failure, std
     if (connections[rank].socket) {
       watch_.add(static_cast<int>(rank), connections[rank].socket.get(), connections[rank].address);
       links_.push_back(std::make_unique<Link>(std::move(connections[rank]), static_cast<int>(rank)));
+      next_beat_ = Deadline::after(kBeatInterval);
     }
   const BlockedSignals blocked;
   try {

@@ -70,6 +70,7 @@ class Channel final : private Inbox {
   void step(const Job* job, bool may_sleep);
   void check(const Job* job) const;
   void check_closed(const Link& link, const Job* job);
+  void send_beats();
   void look_at_ways();
   std::string place_of(const Job& job) const;
   void say_goodbye() noexcept;
@@ -83,6 +84,7 @@ class Channel final : private Inbox {
   // Of the thread alone.
   std::vector<std::unique_ptr<Link>> links_;  // of the other workers, in order of ranks
   LinkWatch watch_;
+  Deadline next_beat_ = Deadline::never();
   std::optional<std::pair<int, Deadline>> cut_;  // a worker to which the way is cut; until then others may say why
   std::vector<pollfd> polled_;
   std::uint64_t sequence_ = 0;    // of the collective that runs or comes next

@@ -47,8 +47,9 @@ void Channel::step(const Job* job, bool may_sleep) {
     while ((ready = ::poll(polled_.data(), polled_.size(), 0)) == 0 && !spin.expired()) {
     }
   }
-  Deadline until = watch_.next_look();
-  if (job != nullptr && job->deadline.remaining() < until.remaining()) until = job->deadline;
+  const auto earlier = [](const Deadline& a, const Deadline& b) { return a.remaining() < b.remaining() ? a : b; };
+  Deadline until = earlier(watch_.next_look(), next_beat_);
+  if (job != nullptr) until = earlier(job->deadline, until);
   if (ready == 0) ::poll(polled_.data(), polled_.size(), may_sleep ? poll_milliseconds(until) : 0);
   if (polled_[0].revents != 0) {
     std::uint64_t ignored = 0;
@@ -60,7 +61,19 @@ void Channel::step(const Job* job, bool may_sleep) {
     if ((seen & (POLLIN | POLLHUP | POLLERR)) != 0) links_[i]->pull(*this);
     check_closed(*links_[i], job);
   }
+  send_beats();
   look_at_ways();
+}
+
+void Channel::send_beats() {
+  if (!next_beat_.expired()) return;
+  next_beat_ = Deadline::after(kBeatInterval);
+  for (const auto& link : links_) {
+    const bool has_left = left_after_[static_cast<std::size_t>(link->rank())] != kStays;
+    if (has_left || link->queued() > 0) continue;
+    link->send({MessageKind::Beat, 0, 0, 0, 0}, nullptr);
+    link->push();
+  }
 }
 
 void Channel::look_at_ways() {
@@ -68,10 +81,11 @@ void Channel::look_at_ways() {
     if (!cut_) cut_.emplace(rank, Deadline::after(settings_.on_cut ? kVerdict : std::chrono::seconds(0)));
     if (settings_.on_cut) settings_.on_cut(rank);
   });
+  if (!watch_.has_cut()) cut_.reset();
   if (!cut_ || !cut_->second.expired()) return;
   throw Unavailable(errors::kPeerLost,
                     {.what = str("worker ", settings_.rank, " and worker ", cut_->first, " cannot reach each other"),
-                     .seen = "nothing has come through for more than 2.6 s",
+                     .seen = "nothing has come through for more than 2.5 s",
                      .help = "look at the network between these two machines: routes, firewalls, cables"});
 }
 
@@ -131,6 +145,9 @@ void* Channel::target(Link& from, const Message& message) {
     case MessageKind::Leave:
       if (message.bytes != 0) break;
       return &left_after_;  // no bytes follow
+    case MessageKind::Beat:
+      if (message.bytes != 0) break;
+      return &next_beat_;  // no bytes follow
     case MessageKind::Failed:
       if (message.bytes > kMostErrorBytes) break;
       notices_[from.rank()].resize(message.bytes);
@@ -146,6 +163,7 @@ void Channel::arrived(Link& from, const Message& message) {
     case MessageKind::Result:
     case MessageKind::Taken: flow_->arrived(from.rank(), message); return;
     case MessageKind::Leave: left_after_[from.rank()] = message.sequence + (std::uint64_t{message.chunk} << 32); return;
+    case MessageKind::Beat: return;
     case MessageKind::Failed: throw_error(error_from(notices_[from.rank()]));
   }
 }

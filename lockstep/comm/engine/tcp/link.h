@@ -21,6 +21,7 @@ enum class MessageKind : std::uint16_t {
   Leave = 5,   ///< the sender makes no more collectives; `sequence` says how many
                ///< it has made
   Failed = 6,  ///< the sender gives up; an error follows
+  Beat = 7,    ///< empty; the acknowledgement shows that the way is open
 };
 
 /// Stands before every message. Every field is checked against what the receiver expects at this point.

@@ -7,34 +7,36 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/base/descriptor.h"
-#include "lockstep/comm/socket.h"
+#include "lockstep/comm/way_probe.h"
 
 namespace lockstep::engine {
 
-/// What is known of the way to another worker's machine.
+/// How long the way to another worker's machine has been silent.
 struct Silence {
-  std::chrono::milliseconds on_link;  ///< since that machine last sent or acknowledged anything there
-  /// since it last answered a new connection; nothing: it never did, or was not asked
-  std::optional<std::chrono::milliseconds> of_answers = {};
+  std::chrono::milliseconds on_link;          ///< since that machine last sent or acknowledged anything there
+  std::chrono::milliseconds of_questions{0};  ///< since the first of the new connections that it did not answer
 };
 enum class Way { Open, Doubtful, Cut };
 
-/// A way is cut when nothing has come through for 2.6 s. After a pause TCP may wait longer than that until it sends again, so
-/// new connections tell a pause from a cut. A link on which nothing has moved for 30 s is of no use, whoever answers.
+/// A way is cut when a link has been silent for 2.5 s and new connections have had no answer for 1.85 s: a pause of 1.5 s ends
+/// with an answer in time. A link on which nothing has moved for 30 s is of no use even if new connections are answered.
 Way judge(const Silence& silence);
 
-/// Watches connections to other workers, those that only receive included: the system asks on each of them every second
-/// whether the other machine is there. Used by one thread; never blocks.
+/// Every link carries a message at least this often, which the other machine acknowledges.
+inline constexpr std::chrono::milliseconds kBeatInterval(500);
+
+/// Watches connections to other workers. Used by one thread; never blocks.
 class LinkWatch {
  public:
   using OnCut = std::function<void(int worker)>;
 
   void add(int rank, int socket, const std::string& address);
 
-  /// Calls `on_cut` once for every worker to which the way is cut. Cheap if called again soon.
+  /// Calls `on_cut` every quarter of a second for each worker to which the way is cut, as long as it is. Cheap if called
+  /// again soon.
   void look(const OnCut& on_cut);
   Deadline next_look() const { return next_; }
+  bool has_cut() const;
 
  private:
   using Clock = Deadline::Clock;
@@ -42,14 +44,11 @@ class LinkWatch {
   struct Watched {
     int rank = 0;
     int socket = -1;
-    SocketAddress address = {};  // of a port of its machine; that nobody listens there is an answer
-    Descriptor attempt = {};
-    Clock::time_point began = {};
-    std::optional<Clock::time_point> answered = {};
+    SocketAddress address = {};  // a port of its machine; a refusal by that port is an answer
+    std::optional<WayProbe> probe = {};
     bool is_cut = false;
+    Clock::time_point reported = {};
   };
-
-  static void ask(Watched& watched, Clock::time_point now);
 
   std::vector<Watched> watched_;
   Deadline next_ = Deadline::never();

@@ -37,7 +37,7 @@ struct Hello {
 };
 static_assert(sizeof(Hello) == 72);
 
-constexpr std::uint32_t kMagic = 0x4c534533;  // LSE3
+constexpr std::uint32_t kMagic = 0x4c534534;  // LSE4
 constexpr auto kHelloWait = std::chrono::seconds(5);
 // Of looking whether the job has failed.
 constexpr Deadline::Clock::duration kNewsInterval = std::chrono::milliseconds(50);
