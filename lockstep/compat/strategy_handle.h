@@ -43,9 +43,7 @@ class LOCKSTEP_EXPORT StrategyHandle {
   }
 
  protected:
-  StrategyHandle(std::shared_ptr<lockstep::Strategy> core, Vocabulary words) : owned_(std::move(core)), held_(*owned_) {
-    lockstep::detail::set_words(*owned_, words);
-  }
+  StrategyHandle(std::shared_ptr<lockstep::Strategy> core, Vocabulary words);
   /// One that does not keep its strategy alive, and throws once it is gone.
   explicit StrategyHandle(lockstep::Strategy& core) : held_(core) {}
 

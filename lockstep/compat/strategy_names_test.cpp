@@ -72,6 +72,35 @@ TEST(CompatStrategy, ScopeMakesItCurrent) {
   EXPECT_FALSE(v1::has_strategy());
 }
 
+TEST(CompatStrategy, VariablesPrintAsInTensorFlow) {
+  std::optional<Variable> left;
+  {
+    const v1::MirroredStrategy strategy({"cpu:0", "cpu:1"});
+    const auto scope = strategy.scope();
+    const Variable x(number(1), {.name = "x"});
+    EXPECT_EQ(str(x),
+              "MirroredVariable:{\n"
+              "  0: <tf.Variable 'x:0' shape=() dtype=float32, numpy=1.0>,\n"
+              "  1: <tf.Variable 'x/replica_1:0' shape=() dtype=float32, numpy=1.0>\n"
+              "}");
+    const Variable sum(at::ones({2}),
+                       {.name = "s", .synchronization = Synchronization::OnRead, .aggregation = Aggregation::Sum});
+    EXPECT_EQ(str(sum),
+              "SyncOnReadVariable:{\n"
+              "  0: <tf.Variable 's:0' shape=(2,) dtype=float32, numpy=array([1., 1.], dtype=float32)>,\n"
+              "  1: <tf.Variable 's/replica_1:0' shape=(2,) dtype=float32, numpy=array([1., 1.], dtype=float32)>\n"
+              "}");
+    left = x;
+  }
+  EXPECT_TRUE(str(*left).starts_with("Variable OnWrite:{\n  0: <'x' shape=()")) << *left;  // its strategy is gone
+  MirroredStrategy own(MirroredOptions{.devices = cpus(1)});
+  EXPECT_EQ(str(own.make_variable(number(2), {.name = "y"})),
+            "Variable OnWrite:{\n  0: <'y' shape=() dtype=float32 value=2.0>\n}");
+  const v2::MultiWorkerMirroredStrategy alone({.devices = cpus(1)});
+  EXPECT_EQ(str(alone.core().make_variable(number(2), {.name = "z"})),
+            "MirroredVariable:{\n  0: <tf.Variable 'z:0' shape=() dtype=float32, numpy=2.0>\n}");
+}
+
 TEST(CompatStrategy, HandlesNoticeThatItIsGone) {
   std::optional<v1::Strategy> handle;
   std::optional<v1::StrategyExtended> extended;

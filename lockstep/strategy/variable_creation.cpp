@@ -198,6 +198,11 @@ Strategy& Variable::Impl::strategy() const {
   return detail::StrategyAccess::require_alive(strategy_, lockstep::str("variable '", options_.name, "'"));
 }
 
+const Strategy* Variable::Impl::strategy_if_alive() const {
+  const auto alive = strategy_.lock();
+  return alive ? *alive : nullptr;
+}
+
 Variable::Variable(at::Tensor initial_value, VariableOptions options)
     : Variable(Initializer([value = std::move(initial_value)] { return value; }), std::move(options)) {}
 

@@ -30,6 +30,8 @@ class Variable::Impl final : public VariableIdentity, public std::enable_shared_
   std::string label() const override;
 
   Strategy& strategy() const;
+  /// Null if it is gone, or there was none.
+  const Strategy* strategy_if_alive() const;
   bool is_distributed() const { return distributed_; }
   bool is_copy() const { return is_copy_; }
   bool is_sync_on_read() const { return options_.synchronization == Synchronization::OnRead; }
