@@ -17,6 +17,7 @@
 #include "lockstep/nn/buffer_values.h"
 #include "lockstep/nn/module_inventory.h"
 #include "lockstep/nn/module_watch.h"
+#include "lockstep/nn/weights_apart.h"
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/detail/runs.h"
@@ -121,9 +122,10 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   note_model(strategy);
   std::vector<at::Device> devices;
   for (int k = 0; k < strategy.num_local_replicas(); ++k) devices.push_back(strategy.replica_context(k).device());
-  copies_ = plan_weight_copies(devices, weights_apart().weights);
-  copies_.in_reach = weights_apart().in_reach && gpu::reach_each_other(devices);
-  copies_.is_mixed |= weights_apart().weights && weights_apart().mixed;
+  const ApartOptions apart = weights_apart();
+  copies_ = plan_weight_copies(devices, apart.weights);
+  copies_.in_reach = apart.in_reach && gpu::reach_each_other(devices);
+  copies_.is_mixed |= apart.weights && apart.mixed;
   replicas_ = build_modules(strategy, factory, devices);
   const at::NoGradGuard no_grad;
   if (options.channels_last) {

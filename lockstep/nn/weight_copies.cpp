@@ -6,11 +6,6 @@
 #include "lockstep/strategy/devices.h"
 
 namespace lockstep {
-namespace {
-
-ApartOptions apart_options;
-
-}  // namespace
 
 WeightCopies plan_weight_copies(const std::vector<at::Device>& devices, bool apart) {
   WeightCopies copies;
@@ -33,8 +28,5 @@ std::string to_string(const WeightCopies& copies) {
   }
   return text;
 }
-
-void keep_weights_apart(const ApartOptions& options) { apart_options = options; }
-const ApartOptions& weights_apart() { return apart_options; }
 
 }  // namespace lockstep

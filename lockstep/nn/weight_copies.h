@@ -28,13 +28,4 @@ LOCKSTEP_EXPORT WeightCopies plan_weight_copies(const std::vector<at::Device>& d
 /// "copy 0: replicas 0 1" and so on, one line per copy.
 LOCKSTEP_EXPORT std::string to_string(const WeightCopies& copies);
 
-/// For tests on a machine with one GPU or none: how models are made from now on.
-struct ApartOptions {
-  bool weights = false;  ///< each replica has a copy of the weights
-  bool in_reach = true;  ///< false: as if no GPU reached another one's memory
-  bool mixed = false;    ///< these, as if some replicas were on CPUs and others on GPUs
-};
-LOCKSTEP_EXPORT void keep_weights_apart(const ApartOptions& options);
-LOCKSTEP_EXPORT const ApartOptions& weights_apart();
-
 }  // namespace lockstep

@@ -18,7 +18,7 @@
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/nn/save/save.h"
 #include "lockstep/nn/sync_batch_norm.h"
-#include "lockstep/nn/weight_copies.h"
+#include "lockstep/nn/weights_apart.h"
 #include "tests/support/plain_loop.h"
 #include "tests/support/replicas.h"
 #include "tests/support/same_bits.h"

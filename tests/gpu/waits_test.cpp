@@ -9,7 +9,7 @@
 
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/mirrored_optimizer.h"
-#include "lockstep/nn/weight_copies.h"
+#include "lockstep/nn/weights_apart.h"
 #include "lockstep/strategy/captured_step.h"
 #include "lockstep/strategy/devices.h"
 #include "tests/gpu/gpu_training.h"

@@ -22,7 +22,7 @@
 
 #include "../../examples/digits.h"
 #include "lockstep/lockstep.h"
-#include "lockstep/nn/weight_copies.h"
+#include "lockstep/nn/weights_apart.h"
 #include "tests/support/replicas.h"
 
 namespace ls = lockstep;

@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include "lockstep/nn/weight_copies.h"
+#include "lockstep/nn/weights_apart.h"
 #include "lockstep/strategy/devices.h"
 #include "tests/support/replicas.h"
 
