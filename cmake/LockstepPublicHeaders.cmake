@@ -6,6 +6,7 @@ set(LOCKSTEP_ENTRY_HEADERS
   lockstep/cluster.h
   lockstep/compat.h
   lockstep/contrib.h
+  lockstep/train.h
   lockstep/data/format/csv.h
   lockstep/data/format/example_parser.h
   lockstep/data/format/fixed_length.h

@@ -32,6 +32,7 @@ TEST(Progress, NumbersReadAsKerasWritesThem) {
   EXPECT_EQ(value_text(-0.25), "-0.2500");
   EXPECT_EQ(value_text(123456.0), "123456.0000");
   EXPECT_EQ(value_text(std::stod("nan")), "nan");
+  EXPECT_EQ(value_text(-std::stod("nan")), "nan");
   EXPECT_EQ(values_text({{"val_a", 1}, {"z", 2}, {"b", 3}}), " - b: 3.0000 - z: 2.0000 - val_a: 1.0000");
 }
 

@@ -77,7 +77,10 @@ std::string step_time_text(double seconds) {
   return formatted("%.0fus/step", seconds * 1e6);
 }
 
-std::string value_text(double value) { return formatted(std::abs(value) < 1e-3 ? "%.4e" : "%.4f", value); }
+std::string value_text(double value) {
+  if (std::isnan(value)) return "nan";  // whatever its sign
+  return formatted(std::abs(value) < 1e-3 ? "%.4e" : "%.4f", value);
+}
 
 std::string values_text(const std::map<std::string, double>& values) {
   std::string text;

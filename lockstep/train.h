@@ -1,0 +1,10 @@
+#pragma once
+
+/// The training loop: `#include <lockstep/train.h>` beside `<lockstep/lockstep.h>`.
+
+#include "lockstep/train/callback.h"
+#include "lockstep/train/callbacks.h"
+#include "lockstep/train/loop.h"
+#include "lockstep/train/losses.h"
+#include "lockstep/train/metrics.h"
+#include "lockstep/train/model.h"

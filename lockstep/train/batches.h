@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/distribute/distributed_dataset.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/values/per_replica.h"
+
+namespace lockstep::train {
+
+namespace detail {
+
+/// Passes over data, one step after the other.
+template <class T>
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  virtual void start_pass(Strategy& strategy) = 0;
+  virtual std::optional<PerReplica<T>> next() = 0;
+  /// Steps of a pass, if known.
+  virtual std::optional<std::int64_t> steps(Strategy& strategy) = 0;
+};
+
+template <class T>
+class DistributedSource final : public BatchSource<T> {
+ public:
+  explicit DistributedSource(data::Dataset<T> dataset) : dataset_(std::move(dataset)) {}
+  explicit DistributedSource(DistributedDataset<T> distributed) : distributed_(std::move(distributed)) {}
+
+  void start_pass(Strategy& strategy) override {
+    pass_.reset();  // its reader ends before the next one begins
+    pass_.emplace(distributed(strategy).iterator());
+  }
+  std::optional<PerReplica<T>> next() override { return pass_->next(); }
+  std::optional<std::int64_t> steps(Strategy& strategy) override {
+    const data::Cardinality steps = distributed(strategy).cardinality();
+    return steps.is_known() ? std::optional(steps.value()) : std::nullopt;
+  }
+
+ private:
+  DistributedDataset<T>& distributed(Strategy& strategy) {
+    if (!distributed_) distributed_ = strategy.distribute(dataset_);
+    return *distributed_;
+  }
+
+  data::Dataset<T> dataset_;
+  std::optional<DistributedDataset<T>> distributed_;
+  std::optional<DistributedIterator<T>> pass_;
+};
+
+/// A loader of `torch::data`, or anything else that gives batches in a range-based `for`.
+template <class Loader>
+class LoaderSource final : public BatchSource<std::remove_cvref_t<decltype(*std::declval<Loader&>().begin())>> {
+  using T = std::remove_cvref_t<decltype(*std::declval<Loader&>().begin())>;
+  using Position = decltype(std::declval<Loader&>().begin());
+
+ public:
+  explicit LoaderSource(Loader& loader) : loader_(&loader) {}
+
+  void start_pass(Strategy& strategy) override {
+    strategy_ = &strategy;
+    position_.reset();
+    position_.emplace(loader_->begin());
+    is_first_ = true;
+  }
+  std::optional<PerReplica<T>> next() override {
+    if (!is_first_) ++*position_;  // fetches, so not before it is asked for
+    is_first_ = false;
+    if (!(*position_ != loader_->end())) return std::nullopt;
+    return strategy_->split(static_cast<const T&>(**position_));
+  }
+  std::optional<std::int64_t> steps(Strategy&) override { return std::nullopt; }
+
+ private:
+  Loader* loader_;
+  Strategy* strategy_ = nullptr;
+  std::optional<Position> position_;
+  bool is_first_ = true;
+};
+
+}  // namespace detail
+
+/// Where a loop's batches come from: a dataset of global batches, one that was distributed already, or a `torch::data` loader.
+///
+///     ls::train::Batches batches(digits.shuffle(4096).batch(64));
+///     for (const auto& batch : loop.steps(batches)) strategy.run(step, batch);
+///
+/// With several workers, each worker's loader gives the rows of its own replicas.
+template <class T>
+class Batches {
+ public:
+  using value_type = T;
+
+  Batches() = default;               ///< none
+  Batches(data::Dataset<T> dataset)  // NOLINT(google-explicit-constructor)
+      : source_(std::make_shared<detail::DistributedSource<T>>(std::move(dataset))) {}
+  Batches(DistributedDataset<T> distributed)  // NOLINT(google-explicit-constructor)
+      : source_(std::make_shared<detail::DistributedSource<T>>(std::move(distributed))) {}
+  /// The loader must outlive it.
+  template <class Loader>
+    requires requires(Loader& loader) {
+      { *loader.begin() } -> std::convertible_to<const T&>;
+      loader.end();
+    }
+  explicit Batches(Loader& loader) : source_(std::make_shared<detail::LoaderSource<Loader>>(loader)) {}
+
+  explicit operator bool() const { return source_ != nullptr; }
+  detail::BatchSource<T>& source() const { return *source_; }
+
+ private:
+  std::shared_ptr<detail::BatchSource<T>> source_;
+};
+
+template <class T>
+Batches(data::Dataset<T>) -> Batches<T>;
+template <class T>
+Batches(DistributedDataset<T>) -> Batches<T>;
+template <class Loader>
+Batches(Loader&) -> Batches<std::remove_cvref_t<decltype(*std::declval<Loader&>().begin())>>;
+
+}  // namespace lockstep::train

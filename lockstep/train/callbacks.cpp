@@ -1,0 +1,208 @@
+#include "lockstep/train/callbacks.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/values/float_text.h"
+
+namespace lockstep::train {
+namespace {
+
+[[noreturn]] void throw_option(const char* callback, const std::string& what, const char* help) {
+  throw InvalidArgument(errors::kBadOption, {.what = what, .where = callback, .help = help});
+}
+
+/// The monitored value. InvalidArgument names those that there are.
+double monitored(const char* callback, const std::string& name, const Logs& logs) {
+  const auto found = logs.find(name);
+  if (found != logs.end()) return found->second;
+  std::string names;
+  for (const auto& [known, value] : logs) names += lockstep::str(names.empty() ? "" : ", ", known);
+  throw InvalidArgument(errors::kBadOption,
+                        {.what = lockstep::str(callback, " monitors \"", name, "\", which the epoch does not have"),
+                         .where = callback,
+                         .seen = names.empty() ? "the epoch has no values" : "it has " + names,
+                         .help = "name one of them in .monitor; values of validation need .validation"});
+}
+
+/// Text that gives a number back exactly, NaN and infinity too.
+std::string text_of(double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%a", value);
+  return text;
+}
+double number_of(const nlohmann::json& text) { return std::strtod(text.get<std::string>().c_str(), nullptr); }
+
+class EarlyStopping final : public Callback {
+ public:
+  explicit EarlyStopping(EarlyStoppingOptions options) : options_(std::move(options)) {
+    if (options_.patience < 0)
+      throw_option("early_stopping", lockstep::str("patience must be >= 0, got ", options_.patience),
+                   "give the number of epochs to wait");
+    if (!(options_.min_delta >= 0))
+      throw_option("early_stopping", lockstep::str("min_delta must be >= 0, got ", options_.min_delta),
+                   "give the smallest change that counts as an improvement");
+  }
+  std::string name() const override { return "early_stopping"; }
+  Decision epoch_ends(const Training& training, const Logs& logs) override {
+    const double value = monitored("early_stopping", options_.monitor, logs);
+    if (training.epoch < options_.start_from_epoch) return {};
+    if (!best_ || is_better(value, *best_)) {
+      best_ = value;
+      bad_ = 0;
+      return {};
+    }
+    if (++bad_ <= options_.patience) return {};
+    return {.stop = true,
+            .reason = lockstep::str(options_.monitor, " has not improved on ", float_text(static_cast<float>(*best_)),
+                                    " for ", counted(bad_, "epoch"))};
+  }
+  std::string to_text() const override {
+    return nlohmann::json{{"best", best_ ? text_of(*best_) : ""}, {"bad", bad_}}.dump();
+  }
+  void from_text(const std::string& text) override {
+    const auto state = nlohmann::json::parse(text);
+    best_ = state.at("best") == "" ? std::nullopt : std::optional(number_of(state.at("best")));
+    bad_ = state.at("bad");
+  }
+
+ private:
+  bool is_better(double value, double best) const {
+    if (std::isnan(best)) return !std::isnan(value);
+    return options_.larger_is_better ? value > best + options_.min_delta : value < best - options_.min_delta;
+  }
+
+  EarlyStoppingOptions options_;
+  std::optional<double> best_;
+  int bad_ = 0;
+};
+
+class RateOfEpoch final : public Callback {
+ public:
+  explicit RateOfEpoch(std::function<double(int, double)> rate) : rate_(std::move(rate)) {}
+  std::string name() const override { return "learning_rate_scheduler"; }
+  Decision epoch_begins(const Training& training) override {
+    const double rate = rate_(training.epoch, training.learning_rate);
+    if (rate == training.learning_rate) return {};
+    return {.learning_rate = rate};
+  }
+
+ private:
+  std::function<double(int, double)> rate_;
+};
+
+class ReduceOnPlateau final : public Callback {
+ public:
+  explicit ReduceOnPlateau(const ReduceOnPlateauOptions& options)
+      : monitor_(options.monitor),
+        schedule_{.factor = options.factor,
+                  .patience = options.patience,
+                  .threshold = options.threshold,
+                  .cooldown = options.cooldown,
+                  .min_rate = options.min_rate,
+                  .larger_is_better = options.larger_is_better} {}
+  std::string name() const override { return "reduce_on_plateau"; }
+  Decision epoch_ends(const Training& training, const Logs& logs) override {
+    const double value = monitored("reduce_on_plateau", monitor_, logs);
+    if (schedule_.state().rate < 0) schedule_.base = training.learning_rate;
+    const double rate = schedule_.observe(value);
+    if (!(rate < training.learning_rate)) return {};
+    return {.learning_rate = rate, .reason = monitor_ + " has stopped improving"};
+  }
+  std::string to_text() const override {
+    const auto& state = schedule_.state();
+    return nlohmann::json{
+        {"rate", text_of(state.rate)}, {"best", text_of(state.best)}, {"bad", state.bad}, {"cooling", state.cooling}}
+        .dump();
+  }
+  void from_text(const std::string& text) override {
+    const auto state = nlohmann::json::parse(text);
+    schedule_.load_state(
+        {number_of(state.at("rate")), number_of(state.at("best")), state.at("bad"), state.at("cooling")});
+    if (schedule_.state().rate >= 0) schedule_.base = schedule_.state().rate;
+  }
+
+ private:
+  std::string monitor_;
+  PlateauSchedule schedule_;
+};
+
+class TerminateOnNan final : public Callback {
+ public:
+  explicit TerminateOnNan(TerminateOnNanOptions options) : options_(std::move(options)) {
+    if (options_.every < 1)
+      throw_option("terminate_on_nan", lockstep::str("every must be >= 1, got ", options_.every),
+                   "1 looks after each step");
+  }
+  std::string name() const override { return "terminate_on_nan"; }
+  bool decides_in_batches() const override { return true; }
+  Decision batch_ends(const Training& training) override {
+    if (training.step % options_.every != 0) return {};
+    const double value = monitored("terminate_on_nan", options_.monitor, training.running_logs());
+    if (std::isfinite(value)) return {};
+    return {.stop = true,
+            .reason = lockstep::str(options_.monitor, " is ", float_text(value), " after step ", training.step)};
+  }
+
+ private:
+  TerminateOnNanOptions options_;
+};
+
+class Lambda final : public Callback {
+ public:
+  explicit Lambda(LambdaOptions options) : of_(std::move(options)) {}
+  std::string name() const override { return of_.name; }
+  bool decides_in_batches() const override { return of_.decides_in_batches; }
+  Decision train_begins(const Training& training) override { return call(of_.train_begins, training); }
+  Decision epoch_begins(const Training& training) override { return call(of_.epoch_begins, training); }
+  Decision batch_ends(const Training& training) override { return call(of_.batch_ends, training); }
+  Decision train_ends(const Training& training) override { return call(of_.train_ends, training); }
+  Decision epoch_ends(const Training& training, const Logs& logs) override {
+    return of_.epoch_ends ? of_.epoch_ends(training, logs) : Decision{};
+  }
+  void save(const Training& training) override {
+    if (of_.save) of_.save(training);
+  }
+
+ private:
+  static Decision call(const std::function<Decision(const Training&)>& f, const Training& training) {
+    return f ? f(training) : Decision{};
+  }
+
+  LambdaOptions of_;
+};
+
+}  // namespace
+
+CallbackPtr early_stopping(const EarlyStoppingOptions& options) { return std::make_shared<EarlyStopping>(options); }
+CallbackPtr learning_rate_scheduler(std::function<double(int, double)> rate_of_epoch) {
+  return std::make_shared<RateOfEpoch>(std::move(rate_of_epoch));
+}
+CallbackPtr reduce_on_plateau(const ReduceOnPlateauOptions& options) {
+  return std::make_shared<ReduceOnPlateau>(options);
+}
+CallbackPtr terminate_on_nan(const TerminateOnNanOptions& options) { return std::make_shared<TerminateOnNan>(options); }
+CallbackPtr lambda(LambdaOptions options) { return std::make_shared<Lambda>(std::move(options)); }
+
+Decision Timer::epoch_begins(const Training&) {
+  is_taken_ = false;
+  return {};
+}
+Decision Timer::validation_begins(const Training& training) {
+  take(training);
+  return {};
+}
+Decision Timer::epoch_ends(const Training& training, const Logs&) {
+  take(training);
+  return {};
+}
+void Timer::take(const Training& training) {
+  if (std::exchange(is_taken_, true)) return;
+  const double seconds = std::max(training.epoch_seconds, 1e-9);
+  epochs_.push_back({seconds, static_cast<double>(training.rows) / seconds, training.input_wait_seconds / seconds});
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,173 @@
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/strategy/snapshot.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/train/batches.h"
+#include "lockstep/train/callback.h"
+#include "lockstep/train/history.h"
+#include "lockstep/train/meters.h"
+#include "lockstep/train/schedule.h"
+#include "lockstep/train/verbose.h"
+
+namespace lockstep::train {
+
+struct LoopOptions {
+  int epochs = 1;         ///< the training ends before epoch number `epochs`
+  int initial_epoch = 0;  ///< the number of the first one
+  /// Steps of an epoch; by default a pass over the data. Passes then continue from one epoch to the next, and start again where
+  /// they end.
+  std::optional<std::int64_t> steps_per_epoch = {};
+  std::vector<std::shared_ptr<Callback>> callbacks = {};
+  std::vector<MetricPtr> metrics = {};
+  std::vector<LearningRate> optimizers = {};  ///< whose learning rates callbacks and the schedule set: `{optimizer}`
+  Schedule schedule = {};                     ///< sets the learning rate before each step
+  std::vector<NamedState> parts = {};         ///< what callbacks save, beside the loop's own state
+  Verbose verbose = Verbose::Auto;            ///< of the chief; other workers print nothing
+  std::ostream* out = nullptr;                ///< where lines go in place of standard output
+};
+
+template <class T>
+class Steps;
+
+/// The epochs of a training: `fit` is built on it, and a loop of your own has the same metrics, progress and callbacks.
+///
+///     ls::train::Loop loop(strategy, {.epochs = 5, .metrics = {ls::train::metrics::accuracy()}, .optimizers = {optimizer}});
+///     while (loop.next_epoch()) {
+///       for (const auto& batch : loop.steps(batches)) {
+///         strategy.run([&](const Digits& mine) {
+///           auto output = net->forward(mine.images);
+///           ...
+///           loop.meters().add(output, mine.labels);
+///         }, batch);
+///       }
+///     }
+///
+/// Every worker runs the same loop. Outside of run.
+class LOCKSTEP_EXPORT Loop {
+ public:
+  Loop(Strategy& strategy, LoopOptions options);
+  ~Loop();
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  /// Ends the epoch that is open and begins the next one; false when the training has ended.
+  bool next_epoch();
+  /// The steps of this epoch: a range whose elements are PerReplica batches. What follows a step in the body of the loop belongs
+  /// to it; callbacks see it when the next batch is asked for.
+  template <class T>
+  Steps<T> steps(const Batches<T>& batches) {
+    return Steps<T>(*this, batches, /*training=*/true);
+  }
+  /// Tells callbacks that validation begins; optional, before the model is put into evaluation mode.
+  void begin_validation();
+  /// A pass over all of `batches`, after the epoch's steps. What is added to the meters in it appears as "val_...".
+  template <class T>
+  Steps<T> validation_steps(const Batches<T>& batches) {
+    return Steps<T>(*this, batches, /*training=*/false);
+  }
+
+  /// To add to inside run.
+  Meters& meters();
+  const Training& training() const;
+  const History& history() const;
+  Strategy& strategy() const;
+  /// Ends the training after this step; every worker must call it at the same step, outside of the callbacks.
+  void stop(const std::string& reason);
+
+ private:
+  template <class T>
+  friend class Steps;
+
+  void pass_begins(bool training, std::optional<std::int64_t> steps_of_pass);
+  bool wants_step() const;
+  bool continues_pass() const;  ///< from one epoch to the next
+  void note_pass_started(const void* source);
+  bool is_pass_open(const void* source) const;
+  void fetch_begins();
+  void step_begins(std::int64_t rows);
+  void step_ends();
+  void pass_ends();
+  [[noreturn]] void throw_no_batches(bool training) const;
+
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The steps of an epoch, for a range-based `for`.
+template <class T>
+class Steps {
+ public:
+  Steps(Loop& loop, const Batches<T>& batches, bool training)
+      : loop_(&loop), source_(batches ? &batches.source() : nullptr), training_(training) {
+    if (source_ == nullptr) loop.throw_no_batches(training);
+    loop.pass_begins(training, source_->steps(loop.strategy()));
+    if (!training || !loop.continues_pass() || !loop.is_pass_open(source_)) start_pass();
+  }
+
+  struct End {};
+  class Cursor {
+   public:
+    explicit Cursor(Steps& steps) : steps_(&steps) { steps_->fetch(); }
+    const PerReplica<T>& operator*() const { return *steps_->batch_; }
+    Cursor& operator++() {
+      steps_->batch_.reset();  // before the next one is fetched, so that its memory can be used again
+      steps_->loop_->step_ends();
+      steps_->fetch();
+      return *this;
+    }
+    bool operator==(End) const { return !steps_->batch_; }
+
+   private:
+    Steps* steps_;
+  };
+  Cursor begin() { return Cursor(*this); }
+  End end() { return {}; }
+
+ private:
+  void start_pass() {
+    source_->start_pass(loop_->strategy());
+    loop_->note_pass_started(training_ ? source_ : nullptr);
+  }
+
+  void fetch() {
+    if (training_ && !loop_->wants_step()) return loop_->pass_ends();
+    loop_->fetch_begins();
+    batch_ = source_->next();
+    if (!batch_ && training_ && loop_->continues_pass()) {
+      start_pass();
+      batch_ = source_->next();
+      if (!batch_) loop_->throw_no_batches(training_);
+    }
+    if (!batch_) {
+      if (taken_ == 0) loop_->throw_no_batches(training_);
+      return loop_->pass_ends();
+    }
+    ++taken_;
+    loop_->step_begins(rows_of(*batch_));
+  }
+
+  /// Of all workers; 0 where unknown.
+  std::int64_t rows_of(const PerReplica<T>& batch) const {
+    if (batch.batch_rows().all >= 0) return batch.batch_rows().all;
+    if (loop_->strategy().num_workers() > 1) return 0;
+    const lockstep::detail::StepRows rows = lockstep::detail::rows_of_step(batch);
+    return std::accumulate(rows.here.begin(), rows.here.end(), std::int64_t{0});
+  }
+
+  Loop* loop_;
+  lockstep::train::detail::BatchSource<T>* source_;
+  bool training_;
+  std::int64_t taken_ = 0;
+  std::optional<PerReplica<T>> batch_;
+};
+
+}  // namespace lockstep::train

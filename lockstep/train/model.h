@@ -1,0 +1,187 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <any>
+#include <functional>
+#include <iosfwd>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/nn/mirrored_module.h"
+#include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/train/batch_parts.h"
+#include "lockstep/train/loop.h"
+#include "lockstep/train/losses.h"
+
+namespace lockstep::train {
+
+struct ModelOptions {
+  Loss loss = {};
+  std::vector<MetricPtr> metrics = {};
+  std::optional<at::ScalarType> autocast = {};  ///< computes forward and loss in this type
+  GradScaler* scaler = nullptr;                 ///< for half precision; outlives the model
+};
+
+template <class T>
+struct FitOptions {
+  int epochs = 1;
+  Batches<T> validation = {};  ///< after each epoch; its values begin with "val_"
+  int validation_every = 1;    ///< epochs
+  std::optional<std::int64_t> steps_per_epoch = {};
+  std::vector<std::shared_ptr<Callback>> callbacks = {};
+  Schedule schedule = {};  ///< sets the learning rate before each step
+  Verbose verbose = Verbose::Auto;
+  int initial_epoch = 0;               ///< the number of the first epoch; the training ends before `epochs`
+  std::vector<NamedState> parts = {};  ///< what callbacks save, beside the loop's own state
+  std::ostream* out = nullptr;         ///< where progress goes in place of standard output
+};
+
+/// What a training step of your own logs: a tensor with one value for each row, or any other number of values; each counts once.
+using StepLogs = std::map<std::string, at::Tensor>;
+
+namespace detail {
+
+template <class F>
+struct StepArgument;
+template <class R, class C, class T>
+struct StepArgument<R (C::*)(const T&) const> : std::type_identity<T> {};
+template <class R, class C, class T>
+struct StepArgument<R (C::*)(const T&)> : std::type_identity<T> {};
+
+}  // namespace detail
+
+/// A model with its optimizer, loss and metrics: trains, evaluates and predicts on all replicas of its strategy.
+///
+///     auto net = strategy.make<Net>();
+///     auto optimizer = strategy.make_optimizer<torch::optim::Adam>(net, 0.003);
+///     ls::train::Model model(net, optimizer, {.loss = ls::train::losses::cross_entropy(),
+///                                             .metrics = {ls::train::metrics::accuracy()}});
+///     auto history = model.fit(digits.shuffle(4096).batch(64), {.epochs = 5, .validation = held_out.batch(256)});
+///
+/// Batches are pairs, structs of two tensors or torch::data examples: input and target. The weights have the same bits as after
+/// a loop by hand with `optimizer.minimize(ls::average_loss(losses))`. All calls belong outside of run; every worker makes them.
+class LOCKSTEP_EXPORT Model {
+ public:
+  template <class M>
+  Model(MirroredModule<M> net, MirroredOptimizerBase optimizer, ModelOptions options)
+      : Model(net.core(), std::move(optimizer), std::move(options),
+              [net](const at::Tensor& input) -> at::Tensor { return net.forward(input); }) {}
+
+  /// Replaces the training step: `f(const Batch&)` runs on each replica and returns StepLogs or nothing.
+  ///
+  ///     model.set_train_step([&](const Rows& mine) {
+  ///       auto losses = ...;
+  ///       optimizer.minimize(ls::average_loss(losses));
+  ///       return ls::train::StepLogs{{"loss", losses.detach()}};
+  ///     });
+  template <class F>
+  void set_train_step(F f) {
+    set_train_step<typename detail::StepArgument<decltype(&F::operator())>::type>(std::move(f));
+  }
+  template <class T, class F>
+  void set_train_step(F f) {
+    train_step_ = std::function<StepLogs(const T&)>([f = std::move(f)](const T& mine) mutable -> StepLogs {
+      if constexpr (std::is_void_v<decltype(f(mine))>) {
+        f(mine);
+        return {};
+      } else {
+        return f(mine);
+      }
+    });
+  }
+
+  /// Trains for some epochs and returns the values of each.
+  template <class T>
+  History fit(const Batches<T>& batches, const FitOptions<T>& options = {});
+  template <class T>
+  History fit(const data::Dataset<T>& dataset, const FitOptions<T>& options = {}) {
+    return fit(Batches<T>(dataset), options);
+  }
+  template <class T>
+  History fit(const DistributedDataset<T>& dataset, const FitOptions<T>& options = {}) {
+    return fit(Batches<T>(dataset), options);
+  }
+
+  /// Loss and metrics over all of `batches`, in evaluation mode.
+  template <class T>
+  Logs evaluate(const Batches<T>& batches);
+  template <class T>
+  Logs evaluate(const data::Dataset<T>& dataset) {
+    return evaluate(Batches<T>(dataset));
+  }
+  template <class T>
+  Logs evaluate(const DistributedDataset<T>& dataset) {
+    return evaluate(Batches<T>(dataset));
+  }
+
+  /// The outputs for all rows, in their order, on the CPU of every worker.
+  template <class T>
+  at::Tensor predict(const Batches<T>& batches);
+  template <class T>
+  at::Tensor predict(const data::Dataset<T>& dataset) {
+    return predict(Batches<T>(dataset));
+  }
+
+  /// One training step with a batch that you have; returns its loss and metrics.
+  template <class T>
+  Logs train_on_batch(const T& batch);
+
+  /// A table of the layers with their parameters, and the memory that weights and gradients take.
+  std::string summary() const;
+
+  Strategy& strategy() const { return core_->strategy(); }
+  MirroredOptimizerBase& optimizer() { return optimizer_; }
+  const ModelOptions& options() const { return options_; }
+
+ private:
+  using Forward = std::function<at::Tensor(const at::Tensor&)>;
+  Model(std::shared_ptr<lockstep::detail::ModuleCore> core, MirroredOptimizerBase optimizer, ModelOptions options,
+        Forward forward);
+
+  // Inside run, on one replica.
+  void default_train_step(const detail::InputAndTarget& batch, Meters& meters);
+  void evaluation_step(const detail::InputAndTarget& batch, Meters& meters) const;
+  at::Tensor prediction_step(const detail::InputAndTarget& batch) const;
+  at::Tensor output_of(const at::Tensor& input) const;
+
+  void require_outside_of_run(const char* operation) const;
+  static void require_interval(int validation_every);
+  void prepare_training();
+  std::vector<bool> enter_evaluation() const;  ///< the modes to go back to
+  void leave_evaluation(const std::vector<bool>& modes) const;
+  [[noreturn]] void throw_other_batch() const;
+  at::Tensor join_outputs(const std::vector<at::Tensor>& parts) const;
+
+  /// The training step for batches of T.
+  template <class T>
+  std::function<void(const T&)> train_step(Meters& meters);
+  template <class T>
+  void evaluate_into(Meters& meters, Steps<T>&& steps);
+
+  /// Evaluation mode until the end of the block.
+  struct Evaluation {
+    explicit Evaluation(const Model& model) : model_(model), modes_(model.enter_evaluation()) {}
+    ~Evaluation() { model_.leave_evaluation(modes_); }
+    Evaluation(const Evaluation&) = delete;
+    Evaluation& operator=(const Evaluation&) = delete;
+    const Model& model_;
+    const std::vector<bool> modes_;
+  };
+
+  std::shared_ptr<lockstep::detail::ModuleCore> core_;
+  MirroredOptimizerBase optimizer_;
+  ModelOptions options_;
+  Forward forward_;
+  std::any train_step_;
+};
+
+}  // namespace lockstep::train
+
+#include "lockstep/train/model_templates.h"

@@ -1,0 +1,112 @@
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/processes.h"
+
+// `fit` on several workers: the same bits, one that prints, and one end for all.
+namespace lockstep {
+namespace {
+
+/// What a worker has printed, without its progress.
+std::string results_in(const std::string& text) {
+  std::istringstream in(text);
+  std::string found;
+  for (std::string line; std::getline(in, line);) {
+    for (const char* const start : {"history", "predicted", "stopped", "steps", "weights", "saves"})
+      if (line.rfind(start, 0) == 0) found += line + "\n";
+  }
+  return found;
+}
+
+int lines_of_progress(const std::string& text) {
+  std::istringstream in(text);
+  int count = 0;
+  for (std::string line; std::getline(in, line);) count += line.rfind("Epoch ", 0) == 0 ? 1 : 0;
+  return count;
+}
+
+/// The results of W workers with R replicas each, which must be the same on all of them.
+std::string fit(int workers, int replicas, const std::string& what = "") {
+  Job job(workers, {LOCKSTEP_FIT_PROGRAM, std::to_string(replicas), what});
+  std::string chiefs;
+  for (int k = 0; k < workers; ++k) {
+    EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
+    const std::string mine = results_in(job[k].said());
+    if (k == 0) chiefs = mine;
+    EXPECT_EQ(mine, chiefs) << "worker " << k;
+    EXPECT_EQ(lines_of_progress(job[k].said()) > 0, k == 0) << "only the chief prints:\n" << job[k].said();
+  }
+  EXPECT_TRUE(contains(chiefs, "weights ")) << chiefs;
+  return chiefs;
+}
+
+TEST(FitOfWorkers, HasTheBitsOfOneWorker) {
+  const std::string two = fit(1, 2), four = fit(1, 4);
+  EXPECT_NE(two, four) << "blind: dropout differs between replicas";
+  EXPECT_EQ(fit(2, 1), two);
+  EXPECT_EQ(fit(2, 2), four);
+  EXPECT_EQ(fit(4, 1), four);
+  EXPECT_TRUE(contains(two, "steps 18,")) << two;
+}
+
+TEST(FitOfWorkers, OneWorkerStopsAll) {
+  const std::string stopped = fit(2, 1, "stop");
+  EXPECT_TRUE(contains(stopped, "stopped: worker 1 has seen enough\nsteps 12,")) << stopped;
+}
+
+TEST(FitOfWorkers, OneWorkerStopsAllWithinAnEpoch) {
+  const std::string stopped = fit(2, 1, "stop_in_epoch");
+  EXPECT_TRUE(contains(stopped, "stopped: worker 1 has seen enough\nsteps 8,")) << stopped;
+}
+
+TEST(FitOfWorkers, ARateOfOneWorkerIsThatOfAll) {
+  const std::string slower = fit(2, 1, "rate");
+  EXPECT_TRUE(contains(slower, str("steps 18, rate ", "0x1.0624dd2f1a9fcp-11\n"))) << slower;
+}
+
+TEST(FitOfWorkers, OneWorkerMakesAllSave) {
+  const std::string saved = fit(2, 1, "save");
+  EXPECT_TRUE(contains(saved, "saves after step 12\n")) << saved;
+}
+
+TEST(FitOfWorkers, NanStopsAllAtOneStep) {
+  const std::string stopped = fit(2, 1, "nan");
+  EXPECT_TRUE(contains(stopped, "stopped: loss is nan after step")) << stopped;
+  EXPECT_FALSE(contains(stopped, "steps 18,")) << stopped;
+}
+
+struct Failure {
+  std::string what;
+  std::vector<std::string> on_chief, on_worker_1;
+};
+void PrintTo(const Failure& failure, std::ostream* out) { *out << failure.what; }
+
+class FailedFit : public testing::TestWithParam<Failure> {};
+TEST_P(FailedFit, EndsOnAllWorkersWithTheCause) {
+  Job job(2, {LOCKSTEP_FIT_PROGRAM, "1", GetParam().what});
+  for (int k = 0; k < 2; ++k) {
+    EXPECT_EQ(job[k].wait(seconds(30)), 1) << "worker " << k << ":\n" << job[k].said();
+    for (const std::string& part : k == 0 ? GetParam().on_chief : GetParam().on_worker_1)
+      EXPECT_TRUE(contains(job[k].said(), part)) << "no '" << part << "' from worker " << k << ":\n" << job[k].said();
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    Fit, FailedFit,
+    testing::Values(Failure{"throw",
+                            {"worker 1", "callback \"of_worker_1\": worker 1 cannot go on"},
+                            {"callback \"of_worker_1\" threw: worker 1 cannot go on"}},
+                    Failure{"throw_in_epoch",
+                            {"worker 1", "callback \"of_worker_1\": worker 1 cannot go on"},
+                            {"callback \"of_worker_1\" threw: worker 1 cannot go on"}},
+                    Failure{
+                        "own_rate",
+                        {"error[L502]: the learning rate must be the same on all workers, got 0.002 on worker 0 and "
+                         "0.3 on worker 1"},
+                        {"error[L502]: the learning rate must be the same on all workers, got 0.002 on worker 0 and "
+                         "0.3 on worker 1"}}));
+
+}  // namespace
+}  // namespace lockstep
