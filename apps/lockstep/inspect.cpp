@@ -70,7 +70,8 @@ std::string summary(const train::Manifest& manifest) {
 void print_tensors(const std::string& path, const std::string& prefix) {
   const data::SafetensorsFile file(path);
   for (const data::SafetensorsEntry& tensor : file.tensors())
-    std::cout << "    " << prefix << tensor.name << "  " << data::describe(to_string(tensor.type), tensor.shape) << '\n';
+    std::cout << "    " << prefix << tensor.name << "  " << data::describe(to_string(tensor.type), tensor.shape)
+              << '\n';
 }
 
 void inspect_checkpoint(const std::string& path) {

@@ -219,7 +219,7 @@ constexpr std::array kExplanations{
         "comparison without a difference. Buffers of ordinary batch-norm layers differ between replicas: compare them "
         "only with SyncBatchNorm."},
     Explanation{
-        errors::kSavedModel,
+        errors::kSavedState,
         "A file that is being loaded lacks tensors of the model, has others, or has them in another shape or type; or it "
         "has no state for the optimizer, or that of another class. The message lists all differences, and nothing was "
         "changed. Build the model and the optimizer as they were when the file was saved, or pass {.strict = false} to "

@@ -177,7 +177,7 @@ TEST(Explain, HasAParagraphForEachNumber) {
       kClusterDescription, kSlurm, kChiefGone, kOldIncarnation, kWrongContext, kMixedStrategies, kConcurrentRun,
       kBadOption, kNotAvailable, kSeedInsideRun, kNoThreads, kStructure, kShape, kDtype, kDevice,
       kDestination, kNotReducible, kComponent, kVariableMode, kVariableAssign, kVariableName, kWrongModule,
-      kOptimizer, kTornWeights, kNotFinite, kDrift, kSavedModel, 521, kFile, kNoFiles, kCompression, kRecord, kExample,
+      kOptimizer, kTornWeights, kNotFinite, kDrift, kSavedState, 521, kFile, kNoFiles, kCompression, kRecord, kExample,
       kFeature, kNpy, kCsv, kSafetensors, kPosition, kCardinality, kCacheFile, kSharding, kTooFewElements, kNoMoreData,
       kSignature, kInternal};
   // clang-format on

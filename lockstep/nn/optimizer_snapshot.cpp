@@ -92,7 +92,7 @@ class OptimizerSnapshot final : public Stateful {
     try {
       require_fitting_state(*core_, saved.state);
     } catch (const InvalidArgument& error) {  // whose help is about load_state
-      throw InvalidArgument(errors::kSavedModel,
+      throw InvalidArgument(errors::kSavedState,
                             {.what = error.text().what,
                              .where = str("restore of '", name, "'"),
                              .seen = error.text().seen,

@@ -217,7 +217,7 @@ TEST(Snapshot, OfAVariableThatDiffersBetweenReplicasNeedsThem) {
       [&] {
         restore(two, different, {{"own", others}});
       },
-      Code::InvalidArgument, errors::kSavedModel, {"'own/components'", "4 replicas", "the strategy has 2"});
+      Code::InvalidArgument, errors::kSavedState, {"'own/components'", "4 replicas", "the strategy has 2"});
   own.assign(at::ones({2}));
   restore(four, different, {{"own", own}});
   for (int k = 0; k < 4; ++k) EXPECT_EQ(own.values()[static_cast<std::size_t>(k)].sum().item<double>(), 2 * k);
@@ -231,7 +231,7 @@ TEST(Snapshot, ThatDoesNotFitChangesNothing) {
   const auto expect_refused = [&](const std::function<void(Snapshot&)>& damage, const std::string& named) {
     Snapshot bad = training.capture();
     damage(bad);
-    expect_error([&] { training.restore(bad); }, Code::InvalidArgument, errors::kSavedModel, {named}, named);
+    expect_error([&] { training.restore(bad); }, Code::InvalidArgument, errors::kSavedState, {named}, named);
     const Snapshot after = training.capture();
     EXPECT_EQ(after.texts, good.texts) << named;
     for (const auto& [name, value] : good.shared) EXPECT_TRUE(same_bits(value, after.shared.at(name))) << name;

@@ -6,8 +6,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/context.h"
-#include "lockstep/strategy/detail/snapshot_entries.h"
 #include "lockstep/strategy/detail/runs.h"
+#include "lockstep/strategy/detail/snapshot_entries.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/fail_together.h"
 #include "lockstep/strategy/random_state.h"
@@ -36,7 +36,7 @@ void require_names(const std::vector<NamedState>& parts, const char* operation) 
 
 void require_known_version(const Snapshot& snapshot) {
   if (snapshot.version == Snapshot::kVersion) return;
-  throw InvalidArgument(errors::kSavedModel,
+  throw InvalidArgument(errors::kSavedState,
                         {.what = str("a snapshot's version must be ", Snapshot::kVersion, ", got ", snapshot.version),
                          .where = "restore",
                          .help = "restore it with the version of Lockstep that captured it"});
@@ -53,7 +53,7 @@ workers::Texts names_by_replica(const Strategy& strategy, const Snapshot& snapsh
       are_mine = are_mine && each.first >= first && each.first < first + strategy.num_local_replicas();
     if (are_mine) continue;
     throw InvalidArgument(
-        errors::kSavedModel,
+        errors::kSavedState,
         {.what = str("'", name, "' must have a value for each replica of worker ", strategy.worker_id()),
          .where = "gather",
          .seen = counted(std::ssize(values), "value"),

@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kReplicas = "replicas";
 
 [[noreturn]] void refuse_snapshot(const std::string& what, const std::string& seen, const std::string& help) {
-  throw InvalidArgument(errors::kSavedModel, {.what = what, .where = "restore", .seen = seen, .help = help});
+  throw InvalidArgument(errors::kSavedState, {.what = what, .where = "restore", .seen = seen, .help = help});
 }
 
 template <class Entries, class Value>
@@ -63,7 +63,9 @@ void require_between_runs(const Strategy& strategy, const char* operation) {
                                     "the snapshot to a file"});
 }
 
-std::string form_of(const at::Tensor& tensor) { return lockstep::str(dtype_name(tensor.scalar_type()), tensor.sizes()); }
+std::string form_of(const at::Tensor& tensor) {
+  return lockstep::str(dtype_name(tensor.scalar_type()), tensor.sizes());
+}
 
 void put_shared(Snapshot& into, const std::string& name, const at::Tensor& value) {
   const c10::InferenceMode ordinary(false);

@@ -167,7 +167,7 @@ void Meters::check(const Snapshot& from, const std::string& name) const {
     if (entry == from.by_replica.end()) continue;  // nothing was added before it was captured
     for (const auto& [id, tensor] : entry->second) {
       if (tensor.numel() == metric->sums()) continue;
-      throw InvalidArgument(errors::kSavedModel,
+      throw InvalidArgument(errors::kSavedState,
                             {.what = str("metric \"", metric->name(), "\" has ", metric->sums(),
                                          " sums, and the snapshot ", tensor.numel()),
                              .where = name,

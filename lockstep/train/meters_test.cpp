@@ -84,7 +84,7 @@ TEST(Meters, OfOtherMetricsAreNotRestored) {
   strategy.run([&] { before.add(at::zeros({2}), at::zeros({2})); });
   Snapshot snapshot;
   before.capture(snapshot, "meters");
-  expect_error([&] { after.restore(snapshot, "meters"); }, Code::InvalidArgument, errors::kSavedModel,
+  expect_error([&] { after.restore(snapshot, "meters"); }, Code::InvalidArgument, errors::kSavedState,
                {"\"auc\"", "399 sums", "39"});
   EXPECT_EQ(after.values(), Logs());
 }

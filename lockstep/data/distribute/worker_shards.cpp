@@ -27,6 +27,15 @@ class EnoughForAll final : public LookAhead {
     check();
     return LookAhead::skip(count);
   }
+  // Behind its first elements a pass has been checked; what is left of it may well be too little for all.
+  void locate(std::int64_t consumed, Position& position) const override {
+    position.push(consumed >= shards_ ? 1 : 0);  // behind the first of each shard
+    LookAhead::locate(consumed, position);
+  }
+  void restore(Position& position) override {
+    checked_ = position.pop() != 0;
+    LookAhead::restore(position);
+  }
 
  private:
   void check() {

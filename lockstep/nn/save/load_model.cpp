@@ -64,7 +64,7 @@ struct ModelTensors {
 
 [[noreturn]] void refuse(const std::string& path, const std::string& what, std::string seen, std::string help) {
   throw InvalidArgument(
-      errors::kSavedModel,
+      errors::kSavedState,
       {.what = what, .where = str("load of ", path), .seen = std::move(seen), .help = std::move(help)});
 }
 

@@ -110,7 +110,7 @@ TEST(Load, TiedWeightsHaveEitherNameOrBoth) {
   EXPECT_TRUE(model->large.is_same(model->tied));
   tensors["large"] = tensors["tied"] + 1;
   save(path, tensors);
-  expect_error([&] { load(path, model); }, Code::InvalidArgument, errors::kSavedModel, {"'large' and 'tied'"});
+  expect_error([&] { load(path, model); }, Code::InvalidArgument, errors::kSavedState, {"'large' and 'tied'"});
   EXPECT_EQ(model->large.min().item<float>(), 8);
 }
 
@@ -131,11 +131,11 @@ TEST(Load, TellsAllThatDoesNotFitAndChangesNothing) {
   save(path, tensors);
   train_steps(strategy, model, optimizer, 2, 3);
   const Tensors before = copies_of_all(model.named_parameters());
-  expect_error([&] { load(path, model); }, Code::InvalidArgument, errors::kSavedModel,
+  expect_error([&] { load(path, model); }, Code::InvalidArgument, errors::kSavedState,
                {"2 missing, 1 unexpected, 2 of another shape or type", "large or tied", "mean", "extra",
                 "image (F32 [4, 3] in the file, F32 [4, 3, 2, 2] in the model)", "number (F64 []", "strict = false"});
   expect_same(copies_of_all(model.named_parameters()), before);
-  expect_error([&] { load(path, model, optimizer); }, Code::InvalidArgument, errors::kSavedModel,
+  expect_error([&] { load(path, model, optimizer); }, Code::InvalidArgument, errors::kSavedState,
                {"has no state of an optimizer", "ls::load(path, model)"});
   LoggedLines lines;
   load(path, model, {.strict = false});
@@ -159,7 +159,7 @@ TEST(Load, StateOfAnOptimizerThatDoesNotFitChangesNothing) {
     const SeenError seen = error_of([&] { load(path, model, optimizer, options); });
     for (const std::string& part : says) EXPECT_TRUE(contains(seen.text, part)) << part << '\n' << seen.text;
     EXPECT_NE(seen.parts.help, "");
-    EXPECT_EQ(seen.number, errors::kSavedModel);
+    EXPECT_EQ(seen.number, errors::kSavedState);
     expect_same(copies_of_all(model.named_parameters()), before);
     EXPECT_EQ(combine(optimizer.digests()), digests);
   };
@@ -200,7 +200,7 @@ TEST(Load, StateOfSomeParametersIsNotTakenForThatOfAll) {
   auto of_all = strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01));
   train_steps(strategy, model, of_all, 0, 1);
   const Tensors before = copies_of_all(model.named_parameters());
-  expect_error([&] { load(path, model, of_all); }, Code::InvalidArgument, errors::kSavedModel,
+  expect_error([&] { load(path, model, of_all); }, Code::InvalidArgument, errors::kSavedState,
                {"3 missing", "missing: optimizer/frozen, optimizer/image, optimizer/unused"});
   expect_same(copies_of_all(model.named_parameters()), before);
   EXPECT_EQ(of_all.steps(), 1);
@@ -284,7 +284,7 @@ TEST(Load, ABufferWithoutMemoryOfItsOwnIsLeftAloneOrNamed) {
   tensors["spread"][1] = 5;
   tensors["frozen"].fill_(1);
   save(path, tensors);
-  expect_error([&] { load(path, model); }, Code::InvalidArgument, errors::kSavedModel, {"'spread'", "share memory"});
+  expect_error([&] { load(path, model); }, Code::InvalidArgument, errors::kSavedState, {"'spread'", "share memory"});
   EXPECT_NE(model->frozen[0].item<float>(), 1);
 }
 

@@ -49,7 +49,7 @@ std::string detail::class_of(const OptimizerCore& optimizer) {
 
 void detail::require_same_model(const ModuleCore& model, const OptimizerCore& optimizer, const char* operation) {
   if (optimizer.module.get() == &model) return;
-  throw InvalidArgument(errors::kSavedModel,
+  throw InvalidArgument(errors::kSavedState,
                         {.what = "the optimizer was made for another model",
                          .where = operation,
                          .help = "give the model that make_optimizer got, and a file to each pair"});
