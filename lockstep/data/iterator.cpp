@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <sstream>
+#include <string_view>
 
 #include "lockstep/data/errors.h"
 #include "lockstep/data/random_key.h"
@@ -11,7 +12,8 @@
 namespace lockstep::data {
 namespace {
 
-constexpr const char* kStateHeader = "lockstep-iterator-state 3";
+constexpr std::string_view kStateName = "lockstep-iterator-state ";
+constexpr std::string_view kStateHeader = "lockstep-iterator-state 4";
 
 [[noreturn]] void throw_bad_state(const std::string& seen) {
   throw DataLoss(errors::kPosition, {.what = "the text is not the state of a dataset's iterator",
@@ -122,7 +124,8 @@ std::string IteratorState::serialize() const {
 IteratorState IteratorState::parse(const std::string& text) {
   std::istringstream in(text);
   std::string header;
-  if (!std::getline(in, header) || header != kStateHeader) throw_bad_state("its first line is not known");
+  if (!std::getline(in, header) || !header.starts_with(kStateName)) throw_bad_state("its first line is not known");
+  if (header != kStateHeader) throw_bad_state("another version of Lockstep saved it");
   IteratorState state;
   std::size_t count = 0;
   std::size_t length = 0;

@@ -10,6 +10,7 @@
 #include "lockstep/base/export.h"
 #include "lockstep/data/element.h"
 #include "lockstep/data/iterator_state.h"
+#include "lockstep/data/position.h"
 
 namespace lockstep::data {
 
@@ -53,19 +54,6 @@ struct LOCKSTEP_EXPORT IterationContext {
 
 /// The seed of plain iterations: LibTorch's default generator's.
 LOCKSTEP_EXPORT std::uint64_t default_job_seed();
-
-/// A place in a pipeline's stream, as a few numbers; never rows.
-class LOCKSTEP_EXPORT Position {
- public:
-  void push(std::int64_t number) { numbers_.push_back(number); }
-  std::int64_t pop();  ///< reads in the order of writing
-  const std::vector<std::int64_t>& numbers() const { return numbers_; }
-  static Position of(std::vector<std::int64_t> numbers);
-
- private:
-  std::vector<std::int64_t> numbers_;
-  std::size_t read_ = 0;
-};
 
 /// One pass over a stage's stream, which is a sequence of places: at each stands an element, or the error that took
 /// its place. An element that fails keeps its place, so that whatever counts (rows of a batch, `take`, `shard`, random

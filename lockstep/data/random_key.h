@@ -34,6 +34,10 @@ class RandomStream {
     return static_cast<std::uint64_t>(product >> 64);
   }
 
+  /// What decides the numbers to come, to go on with them elsewhere.
+  constexpr std::uint64_t state() const { return state_; }
+  constexpr void set_state(std::uint64_t state) { state_ = state; }
+
   /// Uniform in [0, 1), with 53 random bits.
   constexpr double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
 

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "lockstep/data/position.h"
 #include "lockstep/data/random_key.h"
 
 namespace lockstep::data {
@@ -41,6 +43,20 @@ class ShuffleBuffer {
     std::int64_t skipped = 0;
     for (Item unwanted = {}; skipped < count && next(unwanted, pull);) ++skipped;
     return skipped;
+  }
+
+  /// Writes all of it, numbers being its items, and reads it into a buffer of the same capacity.
+  void save(Position& position) const requires std::is_same_v<Item, std::int64_t> {
+    position.push(static_cast<std::int64_t>(random_.state()));
+    position.push(ended_ ? 1 : 0);
+    position.push(size());
+    for (const std::int64_t item : items_) position.push(item);
+  }
+  void restore(Position& position) requires std::is_same_v<Item, std::int64_t> {
+    random_.set_state(static_cast<std::uint64_t>(position.pop()));
+    ended_ = position.pop() != 0;
+    items_.clear();
+    for (std::int64_t left = position.pop(); left > 0; --left) items_.push_back(position.pop());
   }
 
   std::vector<Item>& items() { return items_; }

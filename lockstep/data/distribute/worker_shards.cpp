@@ -27,14 +27,20 @@ class EnoughForAll final : public LookAhead {
     check();
     return LookAhead::skip(count);
   }
-  // Behind its first elements a pass has been checked; what is left of it may well be too little for all.
+  // Behind its first elements a pass has been checked: what is left of it may well be too little for all. Before, it is checked
+  // from its beginning.
   void locate(std::int64_t consumed, Position& position) const override {
-    position.push(consumed >= shards_ ? 1 : 0);  // behind the first of each shard
-    LookAhead::locate(consumed, position);
+    const bool is_checked = consumed >= shards_;
+    position.push(is_checked ? -1 : consumed);
+    if (is_checked) LookAhead::locate(consumed, position);
   }
   void restore(Position& position) override {
-    checked_ = position.pop() != 0;
-    LookAhead::restore(position);
+    const std::int64_t unchecked = position.pop();
+    checked_ = unchecked < 0;
+    if (checked_)
+      LookAhead::restore(position);
+    else if (unchecked > 0)
+      skip(unchecked);
   }
 
  private:

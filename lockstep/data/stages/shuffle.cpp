@@ -1,30 +1,79 @@
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "lockstep/data/shuffle_buffer.h"
+#include "lockstep/data/stages/keyed_permutation.h"
 #include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/shuffle_indices.h"
 
 namespace lockstep::data {
 namespace {
 
-class ShuffleIndices final : public IndexIterator {
+/// A full shuffle of many elements: all are read before the first is given, and their order is computed.
+class PermutedElements final : public ElementIterator {
  public:
-  ShuffleIndices(IndexIteratorPtr input, std::uint64_t key, std::int64_t capacity)
-      : input_(std::move(input)), buffer_(key, capacity) {}
+  PermutedElements(IteratorPtr input, const KeyedPermutation& order) : input_(std::move(input)), order_(order) {}
 
-  std::size_t next(std::span<std::int64_t> indices) override {
-    std::size_t written = 0;
-    while (written < indices.size() && buffer_.next(indices[written], input_)) ++written;
-    return written;
+  bool next(Element& element) override {
+    if (given_ >= size()) return false;
+    read_all();
+    all_[static_cast<std::size_t>(order_(static_cast<std::uint64_t>(given_++)))].give(element);
+    return true;
   }
-  std::int64_t skip(std::int64_t count) override { return buffer_.skip(count, input_); }
+  std::int64_t skip(std::int64_t count) override {
+    const std::int64_t skipped = std::clamp<std::int64_t>(size() - given_, 0, count);
+    given_ += skipped;
+    return skipped;
+  }
 
  private:
-  IndexReader input_;
-  ShuffleBuffer<std::int64_t> buffer_;
+  std::int64_t size() const { return static_cast<std::int64_t>(order_.size()); }
+  void read_all() {
+    if (!all_.empty()) return;
+    all_.resize(static_cast<std::size_t>(size()));
+    for (Place& place : all_) place.read(*input_);
+  }
+
+  IteratorPtr input_;
+  const KeyedPermutation order_;
+  std::vector<Place> all_;
+  std::int64_t given_ = 0;
 };
 
-/// Shuffles places: an element that fails does so where it would have stood.
+/// The same of numbers. Those of a source are not read: they are the places.
+class PermutedIndices final : public IndexIterator {
+ public:
+  PermutedIndices(IndexIteratorPtr input, const KeyedPermutation& order) : input_(std::move(input)), order_(order) {}
+
+  std::size_t next(std::span<std::int64_t> indices) override {
+    const auto count = static_cast<std::size_t>(std::clamp<std::int64_t>(size() - given_, 0, std::ssize(indices)));
+    if (input_ && count > 0 && all_.empty()) read_numbers(*input_, size(), all_);
+    for (std::int64_t& index : indices.first(count)) {
+      index = static_cast<std::int64_t>(order_(static_cast<std::uint64_t>(given_++)));
+      if (input_) index = all_[static_cast<std::size_t>(index)];
+    }
+    return count;
+  }
+  std::int64_t skip(std::int64_t count) override {
+    const std::int64_t skipped = std::clamp<std::int64_t>(size() - given_, 0, count);
+    given_ += skipped;
+    return skipped;
+  }
+
+ private:
+  std::int64_t size() const { return static_cast<std::int64_t>(order_.size()); }
+
+  IndexIteratorPtr input_;  ///< null for a source's own order
+  const KeyedPermutation order_;
+  std::vector<std::int64_t> all_;
+  std::int64_t given_ = 0;
+};
+
+/// Shuffles places through a buffer: an element that fails does so where it would have stood.
 class ShuffleIterator final : public ElementIterator {
  public:
   ShuffleIterator(IteratorPtr input, std::uint64_t key, std::int64_t capacity, Cardinality input_size)
@@ -60,6 +109,17 @@ class ShuffleIterator final : public ElementIterator {
     return skipped;
   }
 
+  // As a shuffle of numbers writes it, without a mark, and reads it, passing over the mark.
+  void locate(std::int64_t consumed, Position& position) const override {
+    position.push(consumed);
+    position.push(0);
+  }
+  void restore(Position& position) override {
+    const std::int64_t consumed = position.pop();
+    for (std::int64_t left = position.pop(); left > 0; --left) position.pop();
+    skip(consumed);
+  }
+
  private:
   void carry_out(ShuffleBuffer<std::int64_t>& plan, std::int64_t held, std::int64_t next_number) {
     std::vector<Place> kept(plan.items().size());
@@ -89,6 +149,29 @@ class ShuffleIterator final : public ElementIterator {
   std::int64_t pulled_ = 0;
 };
 
+/// Of how many elements this is a full shuffle whose order is computed; nothing where a buffer decides it. It depends on the
+/// stages alone, so that elements and numbers come in the same order.
+std::optional<std::uint64_t> permuted_size(const Stage& below, std::int64_t buffer_size) {
+  const Cardinality size = below.cardinality_if(Trust::Certain);
+  if (!size.is_known() || size.value() <= kMostStoredNumbers || size.value() > buffer_size) return std::nullopt;
+  return static_cast<std::uint64_t>(size.value());
+}
+
+template <class Stream>
+std::unique_ptr<Stream> start_shuffle(const Stage& below, const IterationContext& context, std::uint64_t key,
+                                      std::int64_t buffer_size) {
+  const auto permuted = permuted_size(below, buffer_size);
+  auto all = start_input<Stream>(below, context);
+  if constexpr (std::is_same_v<Stream, IndexIterator>) {
+    if (!permuted) return shuffle_indices(std::move(all), key, buffer_size);
+    if (below_plain_stages(below).inputs().empty()) all = nullptr;
+    return std::make_unique<PermutedIndices>(std::move(all), KeyedPermutation(key, *permuted));
+  } else {
+    if (permuted) return std::make_unique<PermutedElements>(std::move(all), KeyedPermutation(key, *permuted));
+    return std::make_unique<ShuffleIterator>(std::move(all), key, buffer_size, below.cardinality_if(Trust::Certain));
+  }
+}
+
 }  // namespace
 
 StagePtr make_shuffle(StagePtr input, std::int64_t buffer_size, ShuffleOptions options) {
@@ -106,12 +189,7 @@ StagePtr make_shuffle(StagePtr input, std::int64_t buffer_size, ShuffleOptions o
                     [=]<class Stream>(const Stage& below, const IterationContext& context) -> std::unique_ptr<Stream> {
                       const std::uint64_t seed = options.seed ? *options.seed : context.stage_seed();
                       const std::uint64_t key = options.reshuffle_each_iteration ? mix(seed, context.epoch) : mix(seed);
-                      auto all = start_input<Stream>(below, context.below(0));
-                      if constexpr (std::is_same_v<Stream, IndexIterator>)
-                        return std::make_unique<ShuffleIndices>(std::move(all), key, buffer_size);
-                      else
-                        return std::make_unique<ShuffleIterator>(std::move(all), key, buffer_size,
-                                                                 below.cardinality_if(Trust::Certain));
+                      return start_shuffle<Stream>(below, context.below(0), key, buffer_size);
                     });
 }
 

@@ -47,17 +47,16 @@ class PickOf final : public OrderOf<PickOf<Stream>, Stream> {
     return mine;
   }
 
-  // The place right before the next of ours.
+  // The place right behind the last of ours: the next may lie in a part of the input that has not been reached.
   void locate(std::int64_t consumed, Position& position) const override {
-    if (places_.count) {
-      consumed = std::min(consumed, places_.most());
-      position.push(consumed);
-    }
-    input_->locate(places_.first + skipped_input(consumed, places_.stride), position);
+    consumed = std::min(consumed, places_.most());
+    position.push(consumed);
+    input_->locate(consumed == 0 ? 0 : places_.first + skipped_input(consumed - 1, places_.stride) + 1, position);
   }
   void restore(Position& position) override {
-    if (places_.count) left_ = places_.most() - position.pop();
-    gap_ = 0;
+    const std::int64_t consumed = position.pop();
+    left_ = places_.most() - consumed;
+    gap_ = consumed == 0 ? places_.first : places_.stride - 1;
     input_->restore(position);
   }
 
