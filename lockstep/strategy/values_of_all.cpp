@@ -96,6 +96,15 @@ std::vector<std::vector<std::string>> lists_of_all_replicas(const Strategy& stra
   return all;
 }
 
+void require_one_for_each(const Strategy& strategy, std::size_t values, const char* operation) {
+  const int replicas = strategy.num_local_replicas();
+  if (static_cast<int>(values) == replicas) return;
+  throw InvalidArgument(errors::kComponent,
+                        {.what = str(operation, " takes a value for each local replica"),
+                         .seen = str(counted(values, "value"), " for ", counted(replicas, "local replica")),
+                         .help = "give it what run returned, or what values_from_function made"});
+}
+
 std::vector<std::size_t> order_of(const Placement& placement, const Devices& of_all_replicas) {
   std::vector<std::tuple<std::ptrdiff_t, std::string, std::size_t>> places;
   for (std::size_t k = 0; k < placement.devices.size(); ++k) {

@@ -97,4 +97,22 @@ auto components_of_all(const Strategy& strategy, const Devices& devices, const V
   return is_of_replicas ? of_all_replicas(strategy, all) : all;
 }
 
+/// InvalidArgument unless there is a value for each local replica.
+LOCKSTEP_EXPORT void require_one_for_each(const Strategy& strategy, std::size_t values, const char* operation);
+
 }  // namespace lockstep::detail
+
+namespace lockstep {
+
+/// The values of all replicas of all workers, in replica order, on every worker; `local_results` gives those of this process.
+/// All workers must call it, outside of replicas. Values are tensors, of any shapes, numbers and structures of them.
+///
+///     const std::vector<double> losses = ls::values_of_all(strategy, loss);
+template <class T>
+std::vector<T> values_of_all(const Strategy& strategy, const PerReplica<T>& values) {
+  detail::require_cross_replica(strategy, "values_of_all");
+  detail::require_one_for_each(strategy, values.size(), "values_of_all");
+  return detail::of_all_replicas(strategy, values);
+}
+
+}  // namespace lockstep

@@ -55,6 +55,19 @@ TEST_F(Together, CollectivesReachAllWorkers) {
   EXPECT_EQ(strategy.reduce(ls::ReduceOp::Sum, rank), workers * (workers - 1) / 2);
 }
 
+TEST_F(Together, ValuesOfAllComeInReplicaOrder) {
+  const auto values = strategy.run([] {
+    const int id = ls::get_replica_context().replica_id_in_sync_group();
+    return std::pair{id * 0.5, torch::full({id}, id)};  // of another shape on each
+  });
+  const auto all = ls::values_of_all(strategy, values);
+  ASSERT_EQ(static_cast<int>(all.size()), strategy.num_replicas_in_sync());
+  for (int k = 0; k < strategy.num_replicas_in_sync(); ++k) {
+    EXPECT_EQ(all[static_cast<std::size_t>(k)].first, k * 0.5);
+    EXPECT_TRUE(all[static_cast<std::size_t>(k)].second.equal(torch::full({k}, k)));
+  }
+}
+
 TEST_F(Together, TheProgramsSumsTakeTheRingIfAskedFor) {
   const std::string first = ls::tests_are_on_gpu() ? "copied through host memory, up to" : "AUTO: up to";
   EXPECT_NE(strategy.describe().find(first), std::string::npos) << strategy.describe();
