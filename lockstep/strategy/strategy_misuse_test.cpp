@@ -9,9 +9,10 @@
 
 #include "lockstep/strategy/default_strategy.h"
 #include "lockstep/strategy/multi_worker_strategy.h"
-#include "lockstep/values/nest.h"
+#include "lockstep/strategy/values_of_all.h"
 #include "tests/support/errors.h"
 #include "tests/support/misuse.h"
+#include "tests/support/nest.h"
 #include "tests/support/replicas.h"
 #include "tests/support/watchdog.h"
 
@@ -53,6 +54,10 @@ const Misuse kContexts[] = {
      kPrecondition, errors::kWrongContext, {"cross-replica context", "all_reduce"}},
     {"GatherInsideAReplica", [](World& w) { w.in_replicas([&](auto&) { w.a.gather(pair(at::ones({1}), at::ones({1})), 0); }); },
      kPrecondition, errors::kWrongContext, {"cross-replica context", "all_gather"}},
+    {"ValuesOfAllInsideAReplica", [](World& w) { w.in_replicas([&](auto&) { values_of_all(w.a, PerReplica<int>({1, 2})); }); },
+     kPrecondition, errors::kWrongContext, {"cross-replica context"}},
+    {"ValuesOfAllOfTooFew", [](World& w) { values_of_all(w.a, PerReplica<int>({1})); },
+     kArgument, errors::kComponent, {"a value for each local replica", "1 value for 2 local replicas"}},
     {"ScopeInsideAReplica", [](World& w) { w.in_replicas([&](auto&) { const auto scope = w.a.scope(); }); }, kPrecondition,
      errors::kWrongContext, {"cross-replica context"}},
     {"MakeVariableInsideAReplica", [](World& w) { w.in_replicas([&](auto&) { w.a.make_variable(at::ones({})); }); }, kPrecondition,

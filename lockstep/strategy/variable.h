@@ -30,7 +30,6 @@ class Strategy;
 class StrategyExtended;
 class Variable;
 class VariableSlice;
-struct VariableIdentity;
 struct VariablePlace;  // variable_slice.cpp
 
 /// When the components of a variable are brought together.
@@ -182,8 +181,6 @@ class LOCKSTEP_EXPORT Variable {
 
   bool is_same(const Variable& other) const { return impl_ == other.impl_; }
   const std::shared_ptr<Impl>& impl() const { return impl_; }
-  std::shared_ptr<const VariableIdentity> identity() const;
-  std::shared_ptr<const VariableIdentity> component_identity(std::size_t k) const;
 
  private:
   std::shared_ptr<Impl> impl_;

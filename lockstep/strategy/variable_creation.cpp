@@ -23,21 +23,6 @@ constexpr const char* kDefaultName = "Variable";
 
 thread_local const Variable* colocated_with = nullptr;
 
-/// One component of a distributed variable, as an object of its own.
-struct ComponentIdentity final : VariableIdentity {
-  ComponentIdentity(std::weak_ptr<const VariableIdentity> whole, int index, std::string name)
-      : whole_(std::move(whole)), index_(index), name_(std::move(name)) {}
-  const VariableIdentity* container() const override { return whole_.lock().get(); }
-  std::shared_ptr<const VariableIdentity> container_ptr() const override { return whole_.lock(); }
-  int component_index() const override { return index_; }
-  std::string label() const override { return name_; }
-
- private:
-  std::weak_ptr<const VariableIdentity> whole_;
-  int index_;
-  std::string name_;
-};
-
 std::string component_name_of(const std::string& name, std::size_t k) {
   return k == 0 ? name : lockstep::str(name, "/replica_", k);
 }
@@ -140,7 +125,6 @@ std::shared_ptr<Variable::Impl> Variable::Impl::create(Strategy* strategy, const
     at::Tensor component = impl->initial_value_.to(torch_device(canonicalize(devices[k]))).clone();
     component.requires_grad_(*impl->options_.trainable && at::isFloatingType(*impl->options_.dtype));
     impl->values_.push_back(std::move(component));
-    impl->add_component_identity();
   }
   if (strategy) impl->number_ = strategy->extended().remember(Variable(impl));
   return impl;
@@ -156,17 +140,10 @@ std::shared_ptr<Variable::Impl> Variable::Impl::copy(const Impl& original, const
   impl->initial_value_ = original.initial_value_;
   for (const at::Tensor& component : original.values_) {
     impl->values_.push_back(component.detach().clone().requires_grad_(component.requires_grad()));
-    impl->add_component_identity();
   }
   impl->is_copy_ = true;
   if (impl->distributed_) impl->strategy().extended().remember(Variable(impl));
   return impl;
-}
-
-void Variable::Impl::add_component_identity() {
-  const std::size_t k = component_identities_.size();
-  component_identities_.push_back(std::make_shared<ComponentIdentity>(shared_from_this(), static_cast<int>(k),
-                                                                      component_name_of(options_.name, k)));
 }
 
 Variable Variable::clone(std::string name) const {
@@ -187,11 +164,6 @@ Variable Variable::clone(std::string name) const {
   }
   return Variable(Impl::copy(*impl_, name));
 }
-
-std::vector<std::shared_ptr<const VariableIdentity>> Variable::Impl::components() const {
-  return component_identities_;
-}
-std::string Variable::Impl::label() const { return options_.name; }
 
 Strategy& Variable::Impl::strategy() const {
   if (!distributed_) return default_strategy();
@@ -220,11 +192,6 @@ Aggregation Variable::aggregation() const { return impl_->options().aggregation;
 at::Tensor Variable::initial_value() const { return impl_->initial_value(); }
 bool Variable::is_distributed() const { return impl_->is_distributed(); }
 Strategy& Variable::strategy() const { return impl_->strategy(); }
-std::shared_ptr<const VariableIdentity> Variable::identity() const { return impl_; }
-std::shared_ptr<const VariableIdentity> Variable::component_identity(std::size_t k) const {
-  return impl_->components().at(k);
-}
-
 bool Variable::is_initialized() const {
   for (const auto& component : values()) {
     if (!component.defined()) return false;

@@ -9,25 +9,18 @@
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/devices.h"
 #include "lockstep/strategy/variable.h"
-#include "lockstep/values/nest.h"
 
 namespace lockstep {
 
 /// The state behind Variable handles. What a call means is decided in variable.cpp (reads), variable_assign.cpp,
 /// variable_scatter.cpp (rows) and variable_creation.cpp.
-class Variable::Impl final : public VariableIdentity, public std::enable_shared_from_this<Impl> {
+class Variable::Impl {
  public:
   /// A variable with one component per device. `strategy` null: a plain variable without a strategy.
   static std::shared_ptr<Impl> create(Strategy* strategy, const at::Tensor& initial_value,
                                       const VariableOptions& options, Devices devices);
   /// A variable like `original`, with its own components of the same values.
   static std::shared_ptr<Impl> copy(const Impl& original, const std::string& name);
-
-  const VariableIdentity* container() const override { return this; }
-  std::shared_ptr<const VariableIdentity> container_ptr() const override { return shared_from_this(); }
-  int component_index() const override { return -1; }
-  std::vector<std::shared_ptr<const VariableIdentity>> components() const override;
-  std::string label() const override;
 
   Strategy& strategy() const;
   /// Null if it is gone, or there was none.
@@ -44,7 +37,6 @@ class Variable::Impl final : public VariableIdentity, public std::enable_shared_
 
  private:
   Impl() = default;
-  void add_component_identity();
 
   VariableOptions options_;
   bool distributed_ = false;
@@ -53,7 +45,6 @@ class Variable::Impl final : public VariableIdentity, public std::enable_shared_
   at::Tensor initial_value_;
   int number_ = 0;
   bool is_copy_ = false;
-  std::vector<std::shared_ptr<const VariableIdentity>> component_identities_;
 };
 
 namespace detail {

@@ -220,8 +220,8 @@ json write(const Nest& nest) {
     } else if constexpr (std::is_same_v<T, Nest::Object>) {
       return {{"object", value.label}};
     } else if constexpr (std::is_same_v<T, Nest::Variable>) {
-      if (value->component_index() < 0) return {{"the_variable", true}};
-      return {{"the_variable_component_of", value->component_index()}};
+      if (!value.is_component()) return {{"the_variable", true}};
+      return {{"the_variable_component_of", value.index}};
     } else if constexpr (std::is_same_v<T, Nest::Components>) {
       return {{value.mirrored ? "mirrored" : "per_replica", write_each(value.items)}};
     } else if constexpr (std::is_same_v<T, Nest::Container>) {

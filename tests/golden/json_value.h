@@ -10,10 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/strategy/variable.h"
 #include "lockstep/values/indexed_slices.h"
-#include "lockstep/values/nest.h"
 #include "lockstep/values/per_replica.h"
 #include "tests/golden/case.h"
+#include "tests/support/nest.h"
 
 // The value forms of the golden data: reading them as C++ values, and writing C++ values in the same forms.
 namespace lockstep::golden {
@@ -50,6 +51,13 @@ class Reader {
 
 inline json none() { return {{"none", true}}; }
 
+inline Nest::Variable nest_variable(const Variable& variable) {
+  Nest::Variable result{.whole = variable.impl(), .component_names = {}, .name = variable.name()};
+  for (std::size_t k = 0; k < variable.values().size(); ++k)
+    result.component_names.push_back(variable.component_name(k));
+  return result;
+}
+
 /// A C++ value as a Nest; an undefined tensor is None, a variable stands for itself.
 template <class T>
 Nest to_nest(const T& value) {
@@ -63,8 +71,8 @@ Nest to_nest(const T& value) {
     return value.isIntegral(/*includeBool=*/false) ? Nest(value.toLong()) : Nest(value.toDouble());
   } else if constexpr (std::is_same_v<T, at::Tensor>) {
     return value.defined() ? Nest(value) : Nest();
-  } else if constexpr (requires { value.identity(); }) {
-    return Nest(value.identity());
+  } else if constexpr (std::is_same_v<T, Variable>) {
+    return nest_variable(value);
   } else {
     return value;
   }

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "lockstep/comm/reduce_op.h"
-#include "lockstep/values/nest.h"
 #include "tests/golden/case.h"
+#include "tests/support/nest.h"
 
 // What Lockstep's own rules give, worked out plainly, for the cases where they are not TensorFlow's.
 namespace lockstep::golden {

@@ -24,10 +24,10 @@ json run_returns(const Case& given, Strategy& strategy) {
   }();
   std::size_t replica = 0;
   Reader reader([&](const json& value) -> std::optional<Nest> {
-    if (value.contains("the_variable")) return variable.identity();
-    if (value.contains("the_variable_component")) return variable.component_identity(replica);
+    if (value.contains("the_variable")) return to_nest(variable);
+    if (value.contains("the_variable_component")) return nest_variable(variable).component(replica);
     if (value.contains("the_variable_component_of"))
-      return variable.component_identity(value.at("the_variable_component_of"));
+      return nest_variable(variable).component(value.at("the_variable_component_of"));
     return std::nullopt;
   });
   std::vector<Nest> returns;
@@ -37,7 +37,7 @@ json run_returns(const Case& given, Strategy& strategy) {
   const auto returned =
       strategy.run([&] { return returns[static_cast<std::size_t>(get_replica_context().replica_id_in_sync_group())]; });
   const Nest value = regroup(returned.values());
-  if (value.is<Nest::Variable>() && value_as<Nest::Variable>(value)->container() != variable.identity()->container()) {
+  if (value.is<Nest::Variable>() && value_as<Nest::Variable>(value).whole != variable.impl()) {
     throw std::runtime_error("regroup gave another variable");
   }
   return regrouped(given, strategy, value);

@@ -6,11 +6,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/values/nest.h"
 #include "lockstep/values/per_replica.h"
 #include "lockstep/values/type_name.h"
 #include "tests/golden/case.h"
 #include "tests/golden/json_value.h"
+#include "tests/support/nest.h"
 
 // From dynamic values to the types that a C++ program has them in.
 namespace lockstep::golden {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/values/nest.h"
 #include "lockstep/values/print.h"
+#include "tests/support/nest.h"
 
 // The values of the golden data as Nests.
 namespace lockstep::golden {

@@ -12,25 +12,11 @@
 #include <variant>
 #include <vector>
 
-#include "lockstep/base/export.h"
 #include "lockstep/values/indexed_slices.h"
 #include "lockstep/values/reducible.h"
 #include "lockstep/values/structure.h"
 
 namespace lockstep {
-
-/// What makes a variable one and the same object, seen from a structure that holds it. The strategy implements it.
-struct LOCKSTEP_EXPORT VariableIdentity {
-  virtual ~VariableIdentity();
-  /// The distributed variable that a component belongs to; itself for any other variable.
-  virtual const VariableIdentity* container() const = 0;
-  virtual std::shared_ptr<const VariableIdentity> container_ptr() const = 0;
-  /// Which component this is; -1 for the whole variable.
-  virtual int component_index() const = 0;
-  /// The local components of a whole variable, for local_results; none if it has no parts.
-  virtual std::vector<std::shared_ptr<const VariableIdentity>> components() const { return {}; }
-  virtual std::string label() const = 0;
-};
 
 /// A structure whose shape is only known while the program runs, as Python's nests of lists, tuples and dicts are. Its
 /// leaves are None, tensors, IndexedSlices, numbers, strings, opaque objects, variables and distributed values. It is
@@ -38,7 +24,7 @@ struct LOCKSTEP_EXPORT VariableIdentity {
 ///
 ///     Nest batch = Nest::dict({{"image", image}, {"label", Nest::list({label, 3, "cat"})}});
 ///     batch["label"][1].as<int64_t>();  // 3
-class LOCKSTEP_EXPORT Nest {
+class Nest {
  public:
   struct None {};
   /// Something that is only compared and passed on; the same `identity` is the same object.
@@ -46,7 +32,20 @@ class LOCKSTEP_EXPORT Nest {
     std::string label;
     std::shared_ptr<const void> identity;
   };
-  using Variable = std::shared_ptr<const VariableIdentity>;
+  /// A variable or one of its components: only which one it is.
+  struct Variable {
+    std::shared_ptr<const void> whole;         // the same for a variable and its components
+    std::vector<std::string> component_names;  // of the whole variable
+    std::string name;
+    int index = -1;  // of a component
+
+    bool operator==(const Variable& other) const { return whole == other.whole && index == other.index; }
+    bool is_component() const { return index >= 0; }
+    Variable component(std::size_t k) const {
+      return {whole, component_names, component_names.at(k), static_cast<int>(k)};
+    }
+    Variable container() const { return {whole, component_names, name}; }
+  };
   enum class Kind { List, Tuple, Dict, NamedTuple };
   /// Values within a value. `keys` are those of a Dict, in order, and the field names of a NamedTuple; empty for
   /// others.
@@ -68,8 +67,7 @@ class LOCKSTEP_EXPORT Nest {
   Nest(std::string text) : value_(std::move(text)) {}
   Nest(const char* text) : value_(std::string(text)) {}
   Nest(Object object) : value_(std::move(object)) {}
-  template <std::derived_from<VariableIdentity> V>
-  Nest(std::shared_ptr<V> variable) : value_(Variable(std::move(variable))) {}
+  Nest(Variable variable) : value_(std::move(variable)) {}
   Nest(None) {}
   Nest(Container container) : value_(std::move(container)) {}
   Nest(Components components) : value_(std::move(components)) {}
@@ -136,11 +134,11 @@ class LOCKSTEP_EXPORT Nest {
 };
 
 /// Prints as Python would: "(Tensor(1.0, shape=(), dtype=float32), {'a': None})".
-LOCKSTEP_EXPORT std::ostream& operator<<(std::ostream& out, const Nest& nest);
+std::ostream& operator<<(std::ostream& out, const Nest& nest);
 
 /// Whether two leaves are one and the same: tensors by handle, objects and variables by identity, None, numbers and
 /// strings by type and value; distributed values component by component. Containers are never the same.
-LOCKSTEP_EXPORT bool same_object(const Nest& a, const Nest& b);
+bool same_object(const Nest& a, const Nest& b);
 
 /// One structure out of what each replica has, judged by replica 0's: containers are joined item by item. A leaf that
 /// is the same object on all replicas stays as it is, components of one variable become that variable, all others a
@@ -148,15 +146,15 @@ LOCKSTEP_EXPORT bool same_object(const Nest& a, const Nest& b);
 /// InvalidArgument names the place and the replicas where structures differ.
 ///
 ///     regroup({Nest::list({1, "a"}), Nest::list({2, "a"})});  // [PerReplica(1, 2), 'a']
-LOCKSTEP_EXPORT Nest regroup(const std::vector<Nest>& per_replica, bool always_wrap = false);
+Nest regroup(const std::vector<Nest>& per_replica, bool always_wrap = false);
 
 /// As for other structures; a leaf may also change between a tensor and sparse rows.
-LOCKSTEP_EXPORT Nest unflatten_reducible(const Nest& like, std::vector<ReducibleLeaf> leaves,
-                                         detail::LeafPurpose purpose = detail::LeafPurpose::Reduce);
+Nest unflatten_reducible(const Nest& like, std::vector<ReducibleLeaf> leaves,
+                         detail::LeafPurpose purpose = detail::LeafPurpose::Reduce);
 
 /// A Nest is a structure like any other, one that can hold distributed values.
 template <>
-struct LOCKSTEP_EXPORT StructureTraits<Nest> {
+struct StructureTraits<Nest> {
   template <class N, class F>
   static void visit(N& nest, const Path& path, F& f);
   template <class F>

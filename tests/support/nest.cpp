@@ -1,4 +1,4 @@
-#include "lockstep/values/nest.h"
+#include "tests/support/nest.h"
 
 #include <algorithm>
 #include <ostream>
@@ -53,8 +53,6 @@ const char* name_of(const Nest::Components& components) { return components.mirr
 Nest components(bool mirrored, std::vector<Nest> items) { return Nest::Components{mirrored, std::move(items)}; }
 
 }  // namespace
-
-VariableIdentity::~VariableIdentity() = default;
 
 Nest Nest::list(std::vector<Nest> items) { return Container{Kind::List, "", {}, std::move(items)}; }
 Nest Nest::tuple(std::vector<Nest> items) { return Container{Kind::Tuple, "", {}, std::move(items)}; }
@@ -116,7 +114,7 @@ std::ostream& operator<<(std::ostream& out, const Nest& nest) {
   nest.visit(Overloaded{
       [&](Nest::None) { out << "None"; },
       [&](const Nest::Object& object) { out << '<' << object.label << '>'; },
-      [&](const Nest::Variable& variable) { out << variable->label(); },
+      [&](const Nest::Variable& variable) { out << variable.name; },
       [&](const Nest::Container& container) {
         out << bracketed(container, "'", texts(container.items, str<Nest>), join_all);
       },
@@ -197,8 +195,10 @@ Nest StructureTraits<Nest>::select(const Nest& nest, int k) {
 std::vector<Nest> StructureTraits<Nest>::local_results(const Nest& nest, int replicas) {
   if (nest.is_distributed()) return nest.items();
   if (nest.is<Nest::Variable>()) {
-    const auto parts = nest.as<Nest::Variable>()->components();
-    if (!parts.empty()) return {parts.begin(), parts.end()};
+    const auto& variable = nest.as<Nest::Variable>();
+    std::vector<Nest> parts;
+    for (std::size_t k = 0; k < variable.component_names.size(); ++k) parts.emplace_back(variable.component(k));
+    if (!parts.empty()) return parts;
   }
   if (!nest.is_container()) return {nest};
   std::vector<Nest> results;

@@ -3,43 +3,20 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/values/local_results.h"
-#include "lockstep/values/nest.h"
 #include "lockstep/values/select.h"
 #include "tests/support/errors.h"
 #include "tests/support/golden.h"
 #include "tests/support/golden_nest.h"
+#include "tests/support/nest.h"
 
 namespace lockstep {
 namespace {
 
-/// A distributed variable as the strategy would make one, with nothing in it but who is who.
-class FakeVariable : public VariableIdentity, public std::enable_shared_from_this<FakeVariable> {
- public:
-  static std::shared_ptr<const FakeVariable> make(int components) {
-    auto whole = std::make_shared<FakeVariable>();
-    for (int k = 0; k < components; ++k) {
-      auto part = std::make_shared<FakeVariable>();
-      part->index_ = k;
-      part->whole_ = whole;
-      whole->parts_.push_back(std::move(part));
-    }
-    return whole;
-  }
-
-  const VariableIdentity* container() const override { return container_ptr().get(); }
-  std::shared_ptr<const VariableIdentity> container_ptr() const override {
-    const auto whole = whole_.lock();
-    return whole ? whole : shared_from_this();
-  }
-  int component_index() const override { return index_; }
-  std::vector<std::shared_ptr<const VariableIdentity>> components() const override { return parts_; }
-  std::string label() const override { return index_ < 0 ? "variable" : str("component ", index_); }
-
- private:
-  int index_ = -1;
-  std::weak_ptr<const FakeVariable> whole_;
-  std::vector<std::shared_ptr<const VariableIdentity>> parts_;
-};
+Nest::Variable variable_of(int components) {
+  Nest::Variable variable{.whole = std::make_shared<int>(), .component_names = {}, .name = "variable"};
+  for (int k = 0; k < components; ++k) variable.component_names.push_back(str("component ", k));
+  return variable;
+}
 
 class RegroupGolden : public ::testing::TestWithParam<golden::Case> {
  protected:
@@ -51,11 +28,11 @@ class RegroupGolden : public ::testing::TestWithParam<golden::Case> {
     return nests;
   }
 
-  std::shared_ptr<const FakeVariable> variable_ = FakeVariable::make(replicas());
+  Nest::Variable variable_ = variable_of(replicas());
   golden::NestReader reader_{[this](const nlohmann::json& json, int replica) -> Nest {
-    if (json.contains("the_variable_component")) return variable_->components().at(static_cast<std::size_t>(replica));
+    if (json.contains("the_variable_component")) return variable_.component(static_cast<std::size_t>(replica));
     if (json.contains("the_variable_component_of"))
-      return variable_->components().at(json.at("the_variable_component_of").get<std::size_t>());
+      return variable_.component(json.at("the_variable_component_of").get<std::size_t>());
     return variable_;
   }};
 };
@@ -184,15 +161,14 @@ TEST(Regroup, ANamedTupleKeepsReplicaZerosType) {
 }
 
 TEST(Regroup, ComponentsOfTwoVariablesAreAnError) {
-  const auto first = FakeVariable::make(2), second = FakeVariable::make(2);
-  EXPECT_EQ(regroup({first->components()[0], first->components()[1]}).as<Nest::Variable>(), first);
-  EXPECT_NE(regroup_error({first->components()[0], second->components()[1]}).find("different variables"),
-            std::string::npos);
-  EXPECT_NE(regroup_error({first->components()[0], 1}).find("different variables"), std::string::npos);
+  const auto first = variable_of(2), second = variable_of(2);
+  EXPECT_EQ(regroup({first.component(0), first.component(1)}).as<Nest::Variable>(), first);
+  EXPECT_NE(regroup_error({first.component(0), second.component(1)}).find("different variables"), std::string::npos);
+  EXPECT_NE(regroup_error({first.component(0), 1}).find("different variables"), std::string::npos);
 }
 
 TEST(Regroup, TwoWholeVariablesStayApart) {
-  const auto first = FakeVariable::make(2), second = FakeVariable::make(2);
+  const auto first = variable_of(2), second = variable_of(2);
   EXPECT_EQ(regroup({Nest(first), Nest(second)}).size(), 2u);
   EXPECT_EQ(regroup({Nest(first), Nest(first)}, /*always_wrap=*/true).as<Nest::Variable>(), first);
 }

@@ -1,4 +1,4 @@
-#include "lockstep/values/nest.h"
+#include "tests/support/nest.h"
 
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/values/nest.h"
+#include "tests/support/nest.h"
 
 namespace lockstep {
 namespace {
@@ -45,13 +45,13 @@ void check_container(const Row& row, std::size_t replica, const Path& path) {
 std::optional<Nest::Variable> containing_variable(const Nest& nest) {
   if (!nest.is<Nest::Variable>()) return std::nullopt;
   const Nest::Variable& variable = nest.as<Nest::Variable>();
-  if (variable->component_index() < 0) return std::nullopt;
-  return variable->container_ptr();
+  if (!variable.is_component()) return std::nullopt;
+  return variable.container();
 }
 
 /// A variable, and not one component of it.
 bool is_whole_variable(const Nest& nest) {
-  return nest.is<Nest::Variable>() && nest.as<Nest::Variable>()->component_index() < 0;
+  return nest.is<Nest::Variable>() && !nest.as<Nest::Variable>().is_component();
 }
 
 Nest regroup_leaves(const Row& row, bool always_wrap, const Path& path) {
