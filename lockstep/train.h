@@ -4,6 +4,7 @@
 
 #include "lockstep/train/callback.h"
 #include "lockstep/train/callbacks.h"
+#include "lockstep/train/callbacks/loggers.h"
 #include "lockstep/train/loop.h"
 #include "lockstep/train/losses.h"
 #include "lockstep/train/metrics.h"
