@@ -4,7 +4,9 @@
 
 #include "lockstep/train/callback.h"
 #include "lockstep/train/callbacks.h"
+#include "lockstep/train/callbacks/checkpoints.h"
 #include "lockstep/train/callbacks/loggers.h"
+#include "lockstep/train/checkpoint/checkpoint.h"
 #include "lockstep/train/loop.h"
 #include "lockstep/train/losses.h"
 #include "lockstep/train/metrics.h"

@@ -17,7 +17,7 @@ using lockstep::detail::StrategyAccess;
 
 enum Flag : std::int64_t { kStop = 1, kEndEpoch = 2, kSave = 4, kRate = 8, kReason = 16, kInBatches = 32 };
 
-/// Flags, the new learning rate, the present one.
+/// Flags, the new learning rate, the present one, who saves.
 std::vector<std::int64_t> numbers_of(const Ballot& ballot) {
   const Decision& decision = ballot.decision;
   std::int64_t flags = 0;
@@ -31,7 +31,7 @@ std::vector<std::int64_t> numbers_of(const Ballot& ballot) {
   set(!decision.reason.empty(), kReason);
   set(ballot.decides_in_batches, kInBatches);
   return {flags, std::bit_cast<std::int64_t>(decision.learning_rate.value_or(0)),
-          std::bit_cast<std::int64_t>(ballot.learning_rate)};
+          std::bit_cast<std::int64_t>(ballot.learning_rate), std::bit_cast<std::int64_t>(ballot.savers)};
 }
 
 Ballot ballot_of(const std::int64_t* numbers) {
@@ -43,6 +43,7 @@ Ballot ballot_of(const std::int64_t* numbers) {
   if (has(kRate)) ballot.decision.learning_rate = std::bit_cast<double>(numbers[1]);
   ballot.learning_rate = std::bit_cast<double>(numbers[2]);
   ballot.decides_in_batches = has(kInBatches);
+  ballot.savers = std::bit_cast<std::uint64_t>(numbers[3]);
   return ballot;
 }
 
@@ -54,6 +55,7 @@ Ballot outcome(const std::vector<Ballot>& ballots) {
   for (std::size_t w = 0; w < ballots.size(); ++w) {
     decisions.push_back(ballots[w].decision);
     all.decides_in_batches |= ballots[w].decides_in_batches;
+    all.savers |= ballots[w].savers;
     if (std::bit_cast<std::int64_t>(ballots[w].learning_rate) == std::bit_cast<std::int64_t>(all.learning_rate))
       continue;
     throw FailedPrecondition(

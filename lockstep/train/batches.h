@@ -3,26 +3,31 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/train/pass_source.h"
 #include "lockstep/values/per_replica.h"
 
 namespace lockstep::train {
 
 namespace detail {
 
-/// Passes over data, one step after the other.
 template <class T>
-class BatchSource {
+class BatchSource : public PassSource {
  public:
-  virtual ~BatchSource() = default;
-  virtual void start_pass(Strategy& strategy) = 0;
-  virtual std::optional<PerReplica<T>> next() = 0;
-  /// Steps of a pass, if known.
-  virtual std::optional<std::int64_t> steps(Strategy& strategy) = 0;
+  std::optional<PerReplica<T>> next() {
+    auto batch = take();
+    if (batch) ++*this->taken_;
+    return batch;
+  }
+
+ protected:
+  virtual std::optional<PerReplica<T>> take() = 0;
+  bool skip_step() final { return next().has_value(); }
 };
 
 template <class T>
@@ -34,14 +39,21 @@ class DistributedSource final : public BatchSource<T> {
   void start_pass(Strategy& strategy) override {
     pass_.reset();  // its reader ends before the next one begins
     pass_.emplace(distributed(strategy).iterator());
+    obstacle_ = distributed(strategy).position_obstacle();
+    this->taken_ = 0;
   }
-  std::optional<PerReplica<T>> next() override { return pass_->next(); }
   std::optional<std::int64_t> steps(Strategy& strategy) override {
     const data::Cardinality steps = distributed(strategy).cardinality();
     return steps.is_known() ? std::optional(steps.value()) : std::nullopt;
   }
+  std::optional<std::string> place_obstacle(Strategy& strategy) override {
+    return distributed(strategy).position_obstacle();
+  }
 
  private:
+  std::optional<PerReplica<T>> take() override { return pass_->next(); }
+  std::shared_ptr<Stateful> place() override { return obstacle_ ? nullptr : state_of(*pass_); }
+
   DistributedDataset<T>& distributed(Strategy& strategy) {
     if (!distributed_) distributed_ = strategy.distribute(dataset_);
     return *distributed_;
@@ -50,6 +62,7 @@ class DistributedSource final : public BatchSource<T> {
   data::Dataset<T> dataset_;
   std::optional<DistributedDataset<T>> distributed_;
   std::optional<DistributedIterator<T>> pass_;
+  std::optional<std::string> obstacle_;
 };
 
 /// A loader of `torch::data`, or anything else that gives batches in a range-based `for`.
@@ -66,16 +79,20 @@ class LoaderSource final : public BatchSource<std::remove_cvref_t<decltype(*std:
     position_.reset();
     position_.emplace(loader_->begin());
     is_first_ = true;
+    this->taken_ = 0;
   }
-  std::optional<PerReplica<T>> next() override {
+  std::optional<std::int64_t> steps(Strategy&) override { return std::nullopt; }
+  std::optional<std::string> place_obstacle(Strategy&) override { return "a data loader of the program's own"; }
+
+ private:
+  std::optional<PerReplica<T>> take() override {
     if (!is_first_) ++*position_;  // fetches, so not before it is asked for
     is_first_ = false;
     if (!(*position_ != loader_->end())) return std::nullopt;
     return strategy_->split(static_cast<const T&>(**position_));
   }
-  std::optional<std::int64_t> steps(Strategy&) override { return std::nullopt; }
+  std::shared_ptr<Stateful> place() override { return nullptr; }
 
- private:
   Loader* loader_;
   Strategy* strategy_ = nullptr;
   std::optional<Position> position_;

@@ -27,6 +27,8 @@ struct Training {
   std::int64_t batch = 0;                    ///< training steps taken in this epoch
   std::optional<std::int64_t> batches = {};  ///< steps of an epoch, if known beforehand
 
+  bool is_resumed = false;  ///< it continues from a checkpoint
+
   double learning_rate = 0;       ///< of the first optimizer's first group; 0 without an optimizer
   std::int64_t rows = 0;          ///< examples of all workers in this epoch so far; 0 where unknown
   double seconds = 0;             ///< since the training began, on this worker
@@ -49,7 +51,7 @@ struct Training {
 /// | `validation_begins`| before the validation of an epoch                                                      |
 /// | `validation_ends`  | after the validation of an epoch, with its values as "val_..."                         |
 /// | `epoch_ends`       | after validation, with all values of the epoch                                         |
-/// | `save`             | when any callback of any worker decided to save, after the moment in which it did      |
+/// | `save`             | when a callback of any worker decided to save, after the moment in which it did        |
 /// | `train_ends`       | once, after the last epoch; not if the training failed                                 |
 ///
 /// Each moment returns a decision; `{}` means go on. If a callback throws on one worker, the training ends on all of them.
@@ -72,7 +74,8 @@ class LOCKSTEP_EXPORT Callback {
   /// unless a decision cannot wait for the end of the epoch. `batch_ends` of the others must return nothing.
   virtual bool decides_in_batches() const { return false; }
 
-  /// What it remembers from one moment to the next, to save and to continue from.
+  /// What it remembers from one moment to the next, to save and to continue from. `from_text` comes before `train_begins`, on
+  /// every worker with the chief's text.
   virtual std::string to_text() const { return {}; }
   virtual void from_text(const std::string&) {}
 };

@@ -6,35 +6,20 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/train/exact_numbers.h"
+#include "lockstep/train/monitored.h"
 #include "lockstep/values/float_text.h"
 
 namespace lockstep::train {
 namespace {
 
+using detail::exact_number;
+using detail::exact_text;
+using detail::monitored;
+
 [[noreturn]] void throw_option(const char* callback, const std::string& what, const char* help) {
   throw InvalidArgument(errors::kBadOption, {.what = what, .where = callback, .help = help});
 }
-
-/// The monitored value. InvalidArgument names those that there are.
-double monitored(const char* callback, const std::string& name, const Logs& logs) {
-  const auto found = logs.find(name);
-  if (found != logs.end()) return found->second;
-  std::string names;
-  for (const auto& [known, value] : logs) names += lockstep::str(names.empty() ? "" : ", ", known);
-  throw InvalidArgument(errors::kBadOption,
-                        {.what = lockstep::str(callback, " monitors \"", name, "\", which the epoch does not have"),
-                         .where = callback,
-                         .seen = names.empty() ? "the epoch has no values" : "it has " + names,
-                         .help = "name one of them in .monitor; values of validation need .validation"});
-}
-
-/// Text that gives a number back exactly, NaN and infinity too.
-std::string text_of(double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%a", value);
-  return text;
-}
-double number_of(const nlohmann::json& text) { return std::strtod(text.get<std::string>().c_str(), nullptr); }
 
 class EarlyStopping final : public Callback {
  public:
@@ -61,11 +46,11 @@ class EarlyStopping final : public Callback {
                                     " for ", counted(bad_, "epoch"))};
   }
   std::string to_text() const override {
-    return nlohmann::json{{"best", best_ ? text_of(*best_) : ""}, {"bad", bad_}}.dump();
+    return nlohmann::json{{"best", best_ ? exact_text(*best_) : ""}, {"bad", bad_}}.dump();
   }
   void from_text(const std::string& text) override {
     const auto state = nlohmann::json::parse(text);
-    best_ = state.at("best") == "" ? std::nullopt : std::optional(number_of(state.at("best")));
+    best_ = state.at("best") == "" ? std::nullopt : std::optional(exact_number(state.at("best")));
     bad_ = state.at("bad");
   }
 
@@ -114,14 +99,16 @@ class ReduceOnPlateau final : public Callback {
   }
   std::string to_text() const override {
     const auto& state = schedule_.state();
-    return nlohmann::json{
-        {"rate", text_of(state.rate)}, {"best", text_of(state.best)}, {"bad", state.bad}, {"cooling", state.cooling}}
+    return nlohmann::json{{"rate", exact_text(state.rate)},
+                          {"best", exact_text(state.best)},
+                          {"bad", state.bad},
+                          {"cooling", state.cooling}}
         .dump();
   }
   void from_text(const std::string& text) override {
     const auto state = nlohmann::json::parse(text);
     schedule_.load_state(
-        {number_of(state.at("rate")), number_of(state.at("best")), state.at("bad"), state.at("cooling")});
+        {exact_number(state.at("rate")), exact_number(state.at("best")), state.at("bad"), state.at("cooling")});
     if (schedule_.state().rate >= 0) schedule_.base = schedule_.state().rate;
   }
 

@@ -11,6 +11,7 @@ Decision combine(const std::vector<Decision>& decisions) {
     all.stop |= each.stop;
     all.end_epoch |= each.end_epoch;
     all.save |= each.save;
+    all.save_self |= each.save_self;
     if (!all.learning_rate) all.learning_rate = each.learning_rate;
     bool is_new = !each.reason.empty();
     for (const std::string& seen : reasons) is_new &= seen != each.reason;
@@ -31,7 +32,7 @@ std::string to_string(const Decision& decision) {
   };
   if (decision.stop) add("stop");
   if (decision.end_epoch) add("end the epoch");
-  if (decision.save) add("save");
+  if (decision.save || decision.save_self) add("save");
   if (decision.learning_rate) add(str("learning rate ", *decision.learning_rate));
   if (!text.empty() && !decision.reason.empty()) text += str(" (", decision.reason, ")");
   return text;

@@ -16,10 +16,11 @@ struct Decision {
   bool stop = false;       ///< end the training here; the epoch's end and the training's end are still called
   bool end_epoch = false;  ///< skip the rest of this epoch; validation and later epochs follow
   bool save = false;       ///< call `save` of every callback on every worker
+  bool save_self = false;  ///< call `save` of the callback that asks for it, on every worker
   std::optional<double> learning_rate = {};  ///< from the next step on, for all parameter groups
   std::string reason = {};                   ///< for people: why
 
-  bool is_nothing() const { return !stop && !end_epoch && !save && !learning_rate; }
+  bool is_nothing() const { return !stop && !end_epoch && !save && !save_self && !learning_rate; }
   bool operator==(const Decision&) const = default;
 };
 

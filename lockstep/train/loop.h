@@ -15,6 +15,7 @@
 #include "lockstep/train/callback.h"
 #include "lockstep/train/history.h"
 #include "lockstep/train/meters.h"
+#include "lockstep/train/resume.h"
 #include "lockstep/train/schedule.h"
 #include "lockstep/train/verbose.h"
 
@@ -30,9 +31,12 @@ struct LoopOptions {
   std::vector<MetricPtr> metrics = {};
   std::vector<LearningRate> optimizers = {};  ///< whose learning rates callbacks and the schedule set: `{optimizer}`
   Schedule schedule = {};                     ///< sets the learning rate before each step
-  std::vector<NamedState> parts = {};         ///< what callbacks save, beside the loop's own state
+  std::vector<NamedState> parts = {};         ///< model, optimizer and so on: what callbacks save beside the loop
   Verbose verbose = Verbose::Auto;            ///< of the chief; other workers print nothing
   std::ostream* out = nullptr;                ///< where lines go in place of standard output
+  Resume resume = {};                         ///< where it begins; restores `parts` too
+  /// Accepts data whose position cannot be saved: a resumed loop reads the batches before its position again.
+  bool inexact_resume = false;
 };
 
 template <class T>
@@ -82,16 +86,22 @@ class LOCKSTEP_EXPORT Loop {
   Strategy& strategy() const;
   /// Ends the training after this step; every worker must call it at the same step, outside of the callbacks.
   void stop(const std::string& reason);
+  /// Throws FailedPrecondition, with the stage that stands in the way, if the loop has checkpoints and could not resume these
+  /// batches exactly. Their first pass throws it too.
+  template <class T>
+  void require_resumable(const Batches<T>& batches) {
+    if (batches) require_place(batches.source());
+  }
 
  private:
   template <class T>
   friend class Steps;
 
-  void pass_begins(bool training, std::optional<std::int64_t> steps_of_pass);
+  enum class PassBegin { Begun, TakenUp, PassedOver };
+  PassBegin begin_pass(bool training, detail::PassSource& batches);
   bool wants_step() const;
   bool continues_pass() const;  ///< from one epoch to the next
-  void note_pass_started(const void* source);
-  bool is_pass_open(const void* source) const;
+  void require_place(detail::PassSource& batches);
   void fetch_begins();
   void step_begins(std::int64_t rows);
   void step_ends();
@@ -109,8 +119,7 @@ class Steps {
   Steps(Loop& loop, const Batches<T>& batches, bool training)
       : loop_(&loop), source_(batches ? &batches.source() : nullptr), training_(training) {
     if (source_ == nullptr) loop.throw_no_batches(training);
-    loop.pass_begins(training, source_->steps(loop.strategy()));
-    if (!training || !loop.continues_pass() || !loop.is_pass_open(source_)) start_pass();
+    begin_ = loop.begin_pass(training, *source_);
   }
 
   struct End {};
@@ -133,22 +142,18 @@ class Steps {
   End end() { return {}; }
 
  private:
-  void start_pass() {
-    source_->start_pass(loop_->strategy());
-    loop_->note_pass_started(training_ ? source_ : nullptr);
-  }
-
   void fetch() {
+    if (begin_ == Loop::PassBegin::PassedOver) return;
     if (training_ && !loop_->wants_step()) return loop_->pass_ends();
     loop_->fetch_begins();
     batch_ = source_->next();
     if (!batch_ && training_ && loop_->continues_pass()) {
-      start_pass();
+      source_->start_pass(loop_->strategy());
       batch_ = source_->next();
       if (!batch_) loop_->throw_no_batches(training_);
     }
     if (!batch_) {
-      if (taken_ == 0) loop_->throw_no_batches(training_);
+      if (taken_ == 0 && begin_ == Loop::PassBegin::Begun) loop_->throw_no_batches(training_);
       return loop_->pass_ends();
     }
     ++taken_;
@@ -166,6 +171,7 @@ class Steps {
   Loop* loop_;
   lockstep::train::detail::BatchSource<T>* source_;
   bool training_;
+  Loop::PassBegin begin_;
   std::int64_t taken_ = 0;
   std::optional<PerReplica<T>> batch_;
 };

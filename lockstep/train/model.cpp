@@ -10,6 +10,7 @@
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/outside_of_run.h"
+#include "lockstep/nn/state.h"
 
 namespace lockstep::train {
 namespace {
@@ -97,6 +98,17 @@ void Model::require_interval(int validation_every) {
                         {.what = lockstep::str("validation_every must be >= 1, got ", validation_every),
                          .where = "fit",
                          .help = "leave out .validation for a training without it"});
+}
+
+std::vector<NamedState> Model::all_parts(std::vector<NamedState> own) {
+  std::vector<NamedState> parts;
+  const auto state = lockstep::detail::state_of_model(core_);
+  parts.emplace_back("model", *state);
+  parts.back().state = state;  // it lives as long as the part
+  parts.emplace_back("optimizer", optimizer_);
+  if (options_.scaler != nullptr) parts.emplace_back("scaler", *options_.scaler);
+  for (NamedState& part : own) parts.push_back(std::move(part));
+  return parts;
 }
 
 void Model::prepare_training() {

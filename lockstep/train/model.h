@@ -38,9 +38,13 @@ struct FitOptions {
   std::vector<std::shared_ptr<Callback>> callbacks = {};
   Schedule schedule = {};  ///< sets the learning rate before each step
   Verbose verbose = Verbose::Auto;
-  int initial_epoch = 0;               ///< the number of the first epoch; the training ends before `epochs`
-  std::vector<NamedState> parts = {};  ///< what callbacks save, beside the loop's own state
-  std::ostream* out = nullptr;         ///< where progress goes in place of standard output
+  int initial_epoch = 0;  ///< the number of the first epoch; the training ends before `epochs`
+  /// State of the program's own to save and restore, beside "model", "optimizer", "scaler" and "loop".
+  std::vector<NamedState> parts = {};
+  std::ostream* out = nullptr;  ///< where progress goes in place of standard output
+  Resume resume = {};  ///< where the training begins: `true`, or the path of a checkpoint
+  /// Accepts data whose position cannot be saved: a resumed training reads the batches before its position again.
+  bool inexact_resume = false;
 };
 
 /// What a training step of your own logs: a tensor with one value for each row, or any other number of values; each counts once.
@@ -154,6 +158,7 @@ class LOCKSTEP_EXPORT Model {
   void require_outside_of_run(const char* operation) const;
   static void require_interval(int validation_every);
   void prepare_training();
+  std::vector<NamedState> all_parts(std::vector<NamedState> own);
   std::vector<bool> enter_evaluation() const;  ///< the modes to go back to
   void leave_evaluation(const std::vector<bool>& modes) const;
   [[noreturn]] void throw_other_batch() const;

@@ -28,9 +28,13 @@ History Model::fit(const Batches<T>& batches, const FitOptions<T>& options) {
                          .metrics = options_.metrics,
                          .optimizers = {optimizer_},
                          .schedule = options.schedule,
-                         .parts = options.parts,
+                         .parts = all_parts(options.parts),
                          .verbose = options.verbose,
-                         .out = options.out});
+                         .out = options.out,
+                         .resume = options.resume,
+                         .inexact_resume = options.inexact_resume});
+  loop.require_resumable(batches);
+  loop.require_resumable(options.validation);
   const auto step = train_step<T>(loop.meters());
   while (loop.next_epoch()) {
     prepare_training();

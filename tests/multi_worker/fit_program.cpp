@@ -1,5 +1,6 @@
-// A worker that trains on the digits with `fit`: `fit_program REPLICAS [what happens on worker 1]`. The cluster comes from TF_CONFIG;
-// without it, it is one worker. Prints the history and a digest of the weights, which must be the same for every W x R.
+// A worker that trains on the digits with `fit`: `fit_program REPLICAS [what happens on worker 1 [FOLDER]]`. The cluster comes from
+// TF_CONFIG; without it, it is one worker. Prints the history and a digest of the weights, which must be the same for every W x R.
+// With a folder, it writes checkpoints and a CSV file there, and continues from them.
 
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -8,8 +9,10 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/pooling.h>
 #include <torch/optim/adam.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -59,7 +62,17 @@ ls::train::CallbackPtr on_worker_1(const std::string& what, std::function<void()
   return ls::train::lambda(std::move(of));
 }
 
-int run(int replicas, const std::string& what) {
+/// "die_at 8": the last worker ends there as if it were killed, before the step is saved.
+ls::train::CallbackPtr dying(const std::string& what) {
+  const std::string prefix = "die_at ";
+  const std::int64_t step = what.rfind(prefix, 0) == 0 ? std::stoll(what.substr(prefix.size())) : -1;
+  return ls::train::lambda({.name = "dying", .batch_ends = [step](const ls::train::Training& t) -> Decision {
+    if (t.step == step && t.strategy.worker_id() + 1 == t.strategy.num_workers()) ::_exit(9);
+    return {};
+  }});
+}
+
+int run(int replicas, const std::string& what, const std::string& folder) {
   ls::MultiWorkerMirroredStrategy strategy(
       {.devices = ls::test_devices(replicas), .intra_op_threads = 1, .seed = 7, .deterministic = true});
   Digits digits = load_digits();
@@ -74,9 +87,16 @@ int run(int replicas, const std::string& what) {
                                       ls::train::metrics::perplexity()}});
   std::vector<ls::train::CallbackPtr> callbacks = {on_worker_1(what, [&] { optimizer.set_learning_rate(0.3); })};
   if (what == "nan") callbacks.push_back(ls::train::terminate_on_nan());
-  const auto history =
-      model.fit(ls::data::from_tensor_slices(digits).shuffle(digits.count()).batch(52),
-                {.epochs = 3, .validation = ls::data::from_tensor_slices(held_out).batch(25), .callbacks = callbacks});
+  if (!folder.empty()) {
+    callbacks.push_back(ls::train::csv_logger({.path = folder + "/log.csv"}));
+    callbacks.push_back(ls::train::model_checkpoint({.folder = folder + "/checkpoints", .every = {.steps = 4}}));
+    callbacks.push_back(dying(what));
+  }
+  const auto history = model.fit(ls::data::from_tensor_slices(digits).shuffle(digits.count()).batch(52),
+                                 {.epochs = 3,
+                                  .validation = ls::data::from_tensor_slices(held_out).batch(25),
+                                  .callbacks = callbacks,
+                                  .resume = !folder.empty()});
   for (const auto& logs : history.epochs) {
     std::printf("history");
     for (const auto& [name, value] : logs) std::printf(" %s=%a", name.c_str(), value);
@@ -95,7 +115,7 @@ int run(int replicas, const std::string& what) {
 
 int main(int argc, char** argv) {
   try {
-    return run(argc > 1 ? std::atoi(argv[1]) : 1, argc > 2 ? argv[2] : "");
+    return run(argc > 1 ? std::atoi(argv[1]) : 1, argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : "");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

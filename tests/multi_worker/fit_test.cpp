@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/text.h"
 #include "tests/support/processes.h"
+#include "tests/support/temporary_folder.h"
 
 // `fit` on several workers: the same bits, one that prints, and one end for all.
 namespace lockstep {
@@ -50,6 +52,33 @@ TEST(FitOfWorkers, HasTheBitsOfOneWorker) {
   EXPECT_EQ(fit(2, 2), four);
   EXPECT_EQ(fit(4, 1), four);
   EXPECT_TRUE(contains(two, "steps 18,")) << two;
+}
+
+/// A job that writes to a folder and continues from there; its results, and its CSV file.
+std::string resumed_fit(int workers, int replicas, const TemporaryFolder& folder) {
+  Job job(workers, {LOCKSTEP_FIT_PROGRAM, std::to_string(replicas), "", folder.path().string()});
+  for (int k = 0; k < workers; ++k)
+    EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
+  for (int k = 1; k < workers; ++k) EXPECT_EQ(results_in(job[k].said()), results_in(job[0].said())) << "worker " << k;
+  return results_in(job[0].said()) + file_content(folder / "log.csv");
+}
+
+void kill_fit(int workers, int replicas, int step, const TemporaryFolder& folder) {
+  Job job(workers, {LOCKSTEP_FIT_PROGRAM, std::to_string(replicas), str("die_at ", step), folder.path().string()});
+  for (int k = 0; k < workers; ++k)
+    EXPECT_EQ(job[k].wait(seconds(60)), k + 1 == workers ? 9 : 1) << "worker " << k << ":\n" << job[k].said();
+}
+
+TEST(FitOfWorkers, EndsWithTheSameBitsAfterKills) {
+  const TemporaryFolder whole, killed, moved;
+  const std::string expected = resumed_fit(1, 2, whole);
+  EXPECT_TRUE(contains(expected, "steps 18,")) << expected;
+  kill_fit(2, 1, 3, killed);   // before the first checkpoint
+  kill_fit(2, 1, 11, killed);  // in an epoch
+  kill_fit(2, 1, 17, killed);
+  EXPECT_EQ(resumed_fit(2, 1, killed), expected);
+  kill_fit(2, 1, 10, moved);
+  EXPECT_EQ(resumed_fit(1, 2, moved), expected) << "on one worker what two have begun";
 }
 
 TEST(FitOfWorkers, OneWorkerStopsAll) {

@@ -295,6 +295,7 @@ DistributedSpec spec_of(const DistributedInput& input) { return input.spec(); }
 Cardinality steps_of(const DistributedInput& input) { return input.steps; }
 bool handles_partial_steps(const DistributedInput& input) { return input.partial_steps; }
 const std::string& plan_of(const DistributedInput& input) { return input.plan; }
+std::optional<std::string> position_obstacle_of(const DistributedInput& input) { return input.position_obstacle(); }
 
 DistributedInputPtr only_whole_steps(const DistributedInputPtr& input) {
   auto changed = std::make_shared<DistributedInput>(*input);

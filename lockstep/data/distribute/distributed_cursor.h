@@ -68,6 +68,7 @@ LOCKSTEP_EXPORT DistributedSpec spec_of(const DistributedInput& input);
 LOCKSTEP_EXPORT Cardinality steps_of(const DistributedInput& input);
 LOCKSTEP_EXPORT bool handles_partial_steps(const DistributedInput& input);
 LOCKSTEP_EXPORT const std::string& plan_of(const DistributedInput& input);
+LOCKSTEP_EXPORT std::optional<std::string> position_obstacle_of(const DistributedInput& input);
 
 /// The same input for iterators of TensorFlow 1, which end where some replica of some worker has no data.
 LOCKSTEP_EXPORT DistributedInputPtr only_whole_steps(const DistributedInputPtr& input);

@@ -94,6 +94,8 @@ class DistributedDataset {
   bool handles_partial_steps() const { return data::handles_partial_steps(*input_); }
   /// Who reads what, and why: a line per worker. Says what is known without reading.
   std::string plan() const { return data::plan_of(*input_); }
+  /// Why an iterator's place cannot be saved exactly, if so: "a generator that cannot replay".
+  std::optional<std::string> position_obstacle() const { return data::position_obstacle_of(*input_); }
 
   using Cursor = data::LoopCursor<PerReplica<T>, DistributedIterator<T>>;
   Cursor begin() const { return Cursor(iterator()); }

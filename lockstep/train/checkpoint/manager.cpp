@@ -49,7 +49,8 @@ void CheckpointManager::require_no_later_steps(std::int64_t step) {
       errors::kCheckpoint,
       {.what = str(folder_, " has a checkpoint of step ", all.back().step, ", which is later than step ", step),
        .where = "saving a checkpoint",
-       .help = "continue that training, with resume(), or give the new one a folder of its own"});
+       .help = "continue that training (.resume = true, or resume() of the manager), or give the new one a "
+               "folder of its own"});
 }
 
 bool CheckpointManager::save(std::int64_t step, Snapshot snapshot, std::map<std::string, double> metrics) {

@@ -1,0 +1,138 @@
+#include "lockstep/train/callbacks/checkpoints.h"
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/worker_model.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/train/checkpoint_callback.h"
+#include "lockstep/train/exact_numbers.h"
+#include "lockstep/train/monitored.h"
+
+namespace lockstep::train {
+namespace {
+
+void require(bool holds, const char* callback, const std::string& what, const char* help) {
+  if (!holds) throw InvalidArgument(errors::kBadOption, {.what = what, .where = callback, .help = help});
+}
+
+class CheckpointWriting final : public detail::CheckpointCallback {
+ public:
+  CheckpointWriting(const char* kind, ModelCheckpointOptions options, bool is_backup, bool delete_at_end)
+      : kind_(kind), options_(std::move(options)), is_backup_(is_backup), delete_at_end_(delete_at_end) {
+    require(!options_.folder.empty(), kind, "folder must not be empty",
+            "give it a .folder, such as \"run/checkpoints\"");
+    require(options_.every_epochs >= 0, kind, str("every_epochs must be >= 0, got ", options_.every_epochs),
+            "0 leaves out the ends of epochs");
+    require(options_.every.steps >= 0 && options_.every.seconds >= 0, kind,
+            str("every must be >= 0, got ", options_.every.steps, " steps and ", options_.every.seconds, " seconds"),
+            "0 means never for this reason");
+    require(!options_.only_best || !best_metric().empty(), kind, "only_best needs a metric",
+            "name it in .checkpoints = {.keep = {.best_metric = \"val_loss\"}}");
+    require_valid(options_.checkpoints.keep);
+  }
+  std::string name() const override { return str(kind_, ' ', options_.folder); }
+  bool decides_in_batches() const override { return options_.every.steps > 0 || options_.every.seconds > 0; }
+
+  Decision train_begins(const Training& training) override {
+    if (!training.is_resumed) {
+      best_.reset();
+      last_step_ = 0;
+      last_seconds_ = 0;
+    }
+    lockstep::detail::do_on_chief(training.strategy, kind_, [&] { manager(); });
+    return {};
+  }
+  Decision batch_ends(const Training& training) override {
+    scores_.clear();
+    // Only the chief looks at its clock; its decision reaches all workers.
+    const SaveInterval interval{options_.every.steps, training.strategy.is_chief() ? options_.every.seconds : 0};
+    return {.save_self = is_due(interval, last_step_, training.step, last_seconds_, training.seconds)};
+  }
+  Decision epoch_ends(const Training& training, const Logs& logs) override {
+    scores_ = logs;
+    const bool is_epoch = options_.every_epochs > 0 && (training.epoch + 1) % options_.every_epochs == 0;
+    if (!is_epoch) return {};
+    return {.save_self = !options_.only_best || is_best(logs)};
+  }
+  void save(const Training& training) override {
+    last_step_ = training.step;
+    last_seconds_ = training.seconds;
+    Snapshot snapshot = gather(training.strategy, capture(training.strategy, training.parts));
+    lockstep::detail::do_on_chief(training.strategy, kind_,
+                                  [&] { manager().save(training.step, std::move(snapshot), scores_); });
+  }
+  Decision train_ends(const Training& training) override {
+    finish(training.strategy);
+    if (!training.strategy.is_chief()) return {};
+    manager_.reset();  // another training may write to the folder now
+    if (delete_at_end_) {
+      for (const CheckpointEntry& entry : list_checkpoints(options_.folder)) detail::remove_checkpoint(entry.path);
+    }
+    return {};
+  }
+
+  std::string to_text() const override {
+    return nlohmann::json{{"best", best_ ? detail::exact_text(*best_) : ""},
+                          {"last_step", last_step_},
+                          {"last_seconds", detail::exact_text(last_seconds_)}}
+        .dump();
+  }
+  void from_text(const std::string& text) override {
+    const auto state = nlohmann::json::parse(text);
+    best_ = state.at("best") == "" ? std::nullopt : std::optional(detail::exact_number(state.at("best")));
+    last_step_ = state.at("last_step");
+    last_seconds_ = detail::exact_number(state.at("last_seconds"));
+  }
+
+  const std::string& folder() const override { return options_.folder; }
+  bool always_resumes() const override { return is_backup_; }
+  std::optional<CheckpointEntry> newest() override { return manager().resume(); }
+  void finish(const Strategy& strategy) override {
+    lockstep::detail::do_on_chief(strategy, kind_, [&] { manager().wait(); });
+  }
+
+ private:
+  const std::string& best_metric() const { return options_.checkpoints.keep.best_metric; }
+
+  bool is_best(const Logs& logs) {
+    const double value = detail::monitored(kind_, best_metric(), logs);
+    const bool is_better =
+        !best_ || std::isnan(*best_) || (options_.checkpoints.keep.highest_is_best ? value > *best_ : value < *best_);
+    if (is_better) best_ = value;
+    return is_better;
+  }
+
+  CheckpointManager& manager() {
+    if (!manager_) manager_ = std::make_unique<CheckpointManager>(options_.folder, options_.checkpoints);
+    return *manager_;
+  }
+
+  const char* kind_;
+  ModelCheckpointOptions options_;
+  bool is_backup_, delete_at_end_;
+  std::unique_ptr<CheckpointManager> manager_;  ///< of the chief, while a training runs
+  Logs scores_;                                 ///< of the epoch that has ended, until the next step
+  std::optional<double> best_;
+  std::int64_t last_step_ = 0;  ///< of the last checkpoint
+  double last_seconds_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<Callback> model_checkpoint(const ModelCheckpointOptions& options) {
+  return std::make_shared<CheckpointWriting>("model_checkpoint", options, false, false);
+}
+
+std::shared_ptr<Callback> backup_and_restore(const BackupAndRestoreOptions& options) {
+  ModelCheckpointOptions all{.folder = options.folder, .every_epochs = options.every_epochs, .every = options.every};
+  all.checkpoints.keep.keep = 2;
+  return std::make_shared<CheckpointWriting>("backup_and_restore", std::move(all), true, options.delete_checkpoint);
+}
+
+}  // namespace lockstep::train

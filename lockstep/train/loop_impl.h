@@ -1,0 +1,136 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/train/agreement.h"
+#include "lockstep/train/checkpoint_callback.h"
+#include "lockstep/train/loop.h"
+#include "lockstep/train/loop_place.h"
+#include "lockstep/train/progress/progress_printer.h"
+
+namespace lockstep::train {
+
+using LoopClock = std::chrono::steady_clock;
+
+inline double seconds_since(LoopClock::time_point start) {
+  return std::chrono::duration<double>(LoopClock::now() - start).count();
+}
+
+/// What a loop consists of. Moments, at which callbacks are called and workers decide: loop_moments.cpp. What a checkpoint keeps of
+/// it, and how it continues from one: loop_resume.cpp.
+struct Loop::Impl {
+  using Pass = detail::LoopPlace::Pass;
+
+  /// Batches of the training or of validation.
+  struct Source {
+    detail::PassSource* batches = nullptr;  ///< that were used last
+    Snapshot resumed = {};                  ///< has the place to continue from, until the batches are there
+    std::string entry = {};                 ///< its name in there
+  };
+
+  Impl(Strategy& strategy, LoopOptions options);
+
+  // Moments.
+  template <class F>
+  void moment(F&& call);  ///< at which all workers decide together
+  void batch_moment();
+  void act(const detail::Ballot& all);
+  void save(std::uint64_t savers);
+  template <class F>
+  void for_each_callback(F&& f);
+  void report(const Callback& callback, const std::string& what);
+  void epoch_ends();
+
+  // Checkpoints.
+  detail::LoopPlace place() const;
+  void go_to(const detail::LoopPlace& place);
+  void capture(Snapshot& into, const std::string& name);
+  void check(const Snapshot& from, const std::string& name) const;
+  void restore(const Snapshot& from, const std::string& name);
+  void resume();
+  std::optional<CheckpointEntry> checkpoint_to_resume() const;  ///< on the chief
+  bool wants_places() const;
+  void require_place(detail::PassSource& batches) const;
+  /// Whether the batches now are at a place of the checkpoint.
+  bool resume_source(Source& source, detail::PassSource& batches);
+  std::unique_ptr<Stateful> make_state();
+
+  const Logs& running_logs();
+  ProgressState progress(const Logs& values) const;
+  void read_clocks();
+  void read_learning_rate();
+  void set_learning_rate(double rate);
+
+  Strategy& strategy;
+  LoopOptions options;
+  Meters meters;
+  Training training;
+  History history;
+  std::unique_ptr<ProgressPrinter> printer;  ///< of the chief
+  std::unique_ptr<Stateful> state;           ///< of the loop itself, as a part of the training
+  std::vector<detail::CheckpointCallback*> checkpoints;
+
+  Source train_source, validation_source;
+  Pass pass = Pass::None;  ///< that is open
+  bool has_begun = false, has_ended = false, is_epoch_open = false, is_epoch_done = false;
+  bool stopping = false, ending_epoch = false, votes_in_batches = false;
+
+  /// Of the epoch that is open; and how many of them a resumed loop passes over, because its checkpoint has their results.
+  struct Counts {
+    int trainings = 0, validation_begins = 0, validations = 0;
+  };
+  Counts done, to_pass_over;
+  bool takes_up_epoch = false;
+  Pass takes_up_pass = Pass::None;
+
+  Logs train_logs, validation_logs, running;
+  std::int64_t running_of_step = -1;
+  std::int64_t rows_of_step = 0;
+  LoopClock::time_point begun, epoch_begun, fetch_begun;
+};
+
+/// Calls `f(callback)` for each of them. What one throws ends the training on all workers.
+template <class F>
+void Loop::Impl::for_each_callback(F&& f) {
+  for (const auto& callback : options.callbacks) {
+    try {
+      f(*callback);
+    } catch (Error& error) {
+      error.add_where(lockstep::str("callback \"", callback->name(), "\""));
+      report(*callback, error.text().what);
+      throw;
+    } catch (const std::exception& error) {
+      say(Severity::Error, lockstep::str("callback \"", callback->name(), "\" threw: ", error.what()));
+      report(*callback, error.what());
+      throw;
+    }
+  }
+}
+
+template <class F>
+void Loop::Impl::moment(F&& call) {
+  std::vector<Decision> made;
+  detail::Ballot mine;
+  for_each_callback([&](Callback& callback) {
+    mine.decides_in_batches |= callback.decides_in_batches();
+    made.push_back(call(callback));
+    if (made.back().save_self) mine.savers |= detail::saver_bit(made.size() - 1);
+  });
+  read_learning_rate();
+  mine.decision = combine(made);
+  if (mine.decision.save) mine.savers = detail::kAllSave;
+  mine.learning_rate = training.learning_rate;
+  const detail::Ballot all = detail::agree(strategy, mine);
+  votes_in_batches = all.decides_in_batches;
+  act(all);
+}
+
+}  // namespace lockstep::train

@@ -1,0 +1,86 @@
+#include <exception>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/worker_group.h"
+#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/train/loop_impl.h"
+
+// The moments of a loop, at which callbacks are called and all workers decide.
+namespace lockstep::train {
+namespace {
+
+/// The share of an epoch's time spent waiting for input from which a line says so.
+constexpr double kNotableWait = 0.25;
+
+}  // namespace
+
+void Loop::Impl::report(const Callback& callback, const std::string& what) {
+  WorkerGroup* const workers = lockstep::detail::StrategyAccess::workers(strategy);
+  if (workers != nullptr) workers->report(lockstep::str("callback \"", callback.name(), "\": ", what));
+}
+
+void Loop::Impl::batch_moment() {
+  if (options.callbacks.empty() && !votes_in_batches) return;
+  detail::Ballot mine;
+  std::size_t number = 0;
+  for_each_callback([&](Callback& callback) {
+    const std::size_t own = number++;
+    Decision made = callback.batch_ends(training);
+    if (made.is_nothing()) return;
+    if (!callback.decides_in_batches()) {
+      throw FailedPrecondition(errors::kWrongContext,
+                               {.what = lockstep::str("callback \"", callback.name(),
+                                                      "\" made a decision after a step, got ", to_string(made)),
+                                .help = "override decides_in_batches to return true, so that workers exchange "
+                                        "decisions after every step"});
+    }
+    if (made.save_self) mine.savers |= detail::saver_bit(own);
+    mine.decision = combine({mine.decision, made});
+  });
+  if (!votes_in_batches) return;
+  read_learning_rate();
+  if (mine.decision.save) mine.savers = detail::kAllSave;
+  mine.learning_rate = training.learning_rate;
+  mine.decides_in_batches = true;
+  act(detail::agree(strategy, mine));
+}
+
+void Loop::Impl::act(const detail::Ballot& all) {
+  const Decision& decision = all.decision;
+  if (decision.learning_rate) set_learning_rate(*decision.learning_rate);
+  stopping |= decision.stop;
+  ending_epoch |= decision.end_epoch || decision.stop;
+  if (decision.stop && history.stopped.empty())
+    history.stopped = decision.reason.empty() ? "a callback stopped the training" : decision.reason;
+  if (printer && !decision.is_nothing() && !decision.reason.empty())
+    printer->say(lockstep::str("Epoch ", training.epoch + 1, ": ", to_string(decision)));
+  if (all.savers != 0) save(all.savers);
+}
+
+void Loop::Impl::save(std::uint64_t savers) {
+  std::size_t number = 0;
+  for_each_callback([&](Callback& callback) {
+    if ((savers & detail::saver_bit(number++)) != 0) callback.save(training);
+  });
+}
+
+void Loop::Impl::epoch_ends() {
+  Logs logs = train_logs;
+  logs.insert(validation_logs.begin(), validation_logs.end());
+  read_clocks();
+  history.epochs.push_back(logs);
+  if (printer) {
+    printer->epoch_ends(progress(logs));
+    const double wait = training.input_wait_seconds / std::max(training.epoch_seconds, 1e-9);
+    if (wait > kNotableWait && training.epoch_seconds > 1)
+      printer->say(
+          lockstep::str("  input: ", static_cast<int>(100 * wait), "% of the epoch was spent waiting for batches"));
+  }
+  is_epoch_done = true;
+  moment([&](Callback& callback) { return callback.epoch_ends(training, logs); });
+  is_epoch_open = is_epoch_done = false;
+  ++training.epoch;
+}
+
+}  // namespace lockstep::train

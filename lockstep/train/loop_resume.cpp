@@ -1,0 +1,210 @@
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/nn/worker_model.h"
+#include "lockstep/strategy/detail/snapshot_entries.h"
+#include "lockstep/train/checkpoint/checkpoint.h"
+#include "lockstep/train/checkpoint/errors.h"
+#include "lockstep/train/chiefs_snapshot.h"
+#include "lockstep/train/loop_impl.h"
+
+// What a checkpoint keeps of a loop, and how a loop continues from one.
+namespace lockstep::train {
+namespace {
+
+const std::string kTrainSource = "/batches", kValidationSource = "/validation_batches";
+
+std::string state_entry(const std::string& name, const Callback& callback) {
+  return lockstep::str(name, "/callbacks/", callback.name());
+}
+
+detail::LoopPlace read_place(const Snapshot& from, const std::string& name) {
+  lockstep::detail::SnapshotReader reader(from, name);
+  try {
+    return detail::place_of(reader.text("place"));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    reader.refuse("place", error.what());
+  }
+}
+
+bool is_same_folder(const std::string& a, const std::string& b) {
+  std::error_code failed;
+  return a == b || std::filesystem::equivalent(a, b, failed);
+}
+
+}  // namespace
+
+detail::LoopPlace Loop::Impl::place() const {
+  detail::LoopPlace place;
+  place.step = training.step;
+  place.epoch = training.epoch + (is_epoch_done ? 1 : 0);
+  place.is_in_epoch = (is_epoch_open || takes_up_epoch) && !is_epoch_done;
+  place.seconds = training.seconds;
+  place.stopping = stopping;
+  place.history = history;
+  if (!place.is_in_epoch) return place;
+  place.batch = training.batch;
+  place.rows = training.rows;
+  place.pass = takes_up_pass != Pass::None ? takes_up_pass : pass;
+  place.trainings = std::max(done.trainings, to_pass_over.trainings);
+  place.validation_begins = std::max(done.validation_begins, to_pass_over.validation_begins);
+  place.validations = std::max(done.validations, to_pass_over.validations);
+  place.train_logs = train_logs;
+  place.validation_logs = validation_logs;
+  place.ending_epoch = ending_epoch;
+  place.epoch_seconds = training.epoch_seconds;
+  place.input_wait_seconds = training.input_wait_seconds;
+  return place;
+}
+
+void Loop::Impl::go_to(const detail::LoopPlace& place) {
+  training.step = place.step;
+  training.epoch = place.epoch;
+  training.batch = place.batch;
+  training.rows = place.rows;
+  training.seconds = place.seconds;
+  training.epoch_seconds = place.epoch_seconds;
+  training.input_wait_seconds = place.input_wait_seconds;
+  history = place.history;
+  stopping = place.stopping;
+  ending_epoch = place.ending_epoch;
+  train_logs = place.train_logs;
+  validation_logs = place.validation_logs;
+  done = {};
+  to_pass_over = {place.trainings, place.validation_begins, place.validations};
+  takes_up_epoch = place.is_in_epoch;
+  takes_up_pass = place.pass;
+  running_of_step = -1;
+  const auto ago = [](double seconds) {
+    return LoopClock::now() - std::chrono::duration_cast<LoopClock::duration>(std::chrono::duration<double>(seconds));
+  };
+  begun = ago(place.seconds);
+  epoch_begun = ago(place.epoch_seconds);
+}
+
+void Loop::Impl::capture(Snapshot& into, const std::string& name) {
+  lockstep::detail::put_text(into, name + "/place", to_text(place()));
+  meters.capture(into, name + "/meters");
+  for (const auto& callback : options.callbacks)
+    lockstep::detail::put_text(into, state_entry(name, *callback), callback->to_text());
+  const auto add = [&](const Source& source, const std::string& entry) {
+    if (source.batches != nullptr) return source.batches->capture(into, name + entry);
+    into.texts.insert(source.resumed.texts.begin(), source.resumed.texts.end());  // not used since it was resumed
+  };
+  add(train_source, kTrainSource);
+  add(validation_source, kValidationSource);
+}
+
+void Loop::Impl::check(const Snapshot& from, const std::string& name) const {
+  read_place(from, name);
+  meters.check(from, name + "/meters");
+}
+
+void Loop::Impl::restore(const Snapshot& from, const std::string& name) {
+  go_to(read_place(from, name));
+  meters.restore(from, name + "/meters");
+  for (const auto& callback : options.callbacks) {
+    const auto saved = from.texts.find(state_entry(name, *callback));
+    if (saved != from.texts.end())
+      callback->from_text(saved->second);
+    else
+      say_info(lockstep::str("callback \"", callback->name(), "\" is not in the checkpoint and begins anew"));
+  }
+  const auto keep = [&](Source& source, const std::string& entry) {
+    source = {.entry = name + entry};
+    const std::string prefix = source.entry + "/";
+    for (auto text = from.texts.lower_bound(prefix); text != from.texts.end() && text->first.starts_with(prefix);
+         ++text)
+      source.resumed.texts.insert(*text);
+  };
+  keep(train_source, kTrainSource);
+  keep(validation_source, kValidationSource);
+}
+
+std::optional<CheckpointEntry> Loop::Impl::checkpoint_to_resume() const {
+  const std::string& path = options.resume.path();
+  std::optional<CheckpointEntry> found;
+  for (detail::CheckpointCallback* const callback : checkpoints) {
+    const bool is_asked = path.empty() ? options.resume.is_wanted() || callback->always_resumes()
+                                       : is_same_folder(callback->folder(), path);
+    if (!is_asked) continue;
+    auto newest = callback->newest();
+    if (newest && (!found || newest->step > found->step)) found = std::move(newest);
+  }
+  if (found || path.empty()) return found;
+  if (std::filesystem::exists(path + "/manifest.json")) return CheckpointEntry{read_manifest(path).step, path};
+  found = newest_checkpoint(path);
+  if (found) return found;
+  throw NotFound(errors::kCheckpoint,
+                 {.what = lockstep::str("there is no checkpoint to resume in ", path),
+                  .where = "fit",
+                  .help = "give .resume the folder of a checkpoint or of several; .resume = true continues from the "
+                          "training's own checkpoints, if there are any yet"});
+}
+
+void Loop::Impl::resume() {
+  bool is_wanted = options.resume.is_wanted();
+  for (const detail::CheckpointCallback* callback : checkpoints) is_wanted |= callback->always_resumes();
+  if (!is_wanted) return;
+  if (checkpoints.empty() && options.resume.path().empty()) {
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = "resume = true needs a callback that writes checkpoints",
+                           .where = "fit",
+                           .help = "add ls::train::model_checkpoint to .callbacks, or give .resume the path of a "
+                                   "checkpoint"});
+  }
+  std::optional<Snapshot> snapshot;
+  std::string path;
+  lockstep::detail::do_on_chief(strategy, "fit", [&] {
+    const auto found = checkpoint_to_resume();
+    if (!found) return;
+    path = found->path;
+    snapshot = read_checkpoint(path);
+  });
+  snapshot = detail::chiefs_snapshot(strategy, std::move(snapshot));
+  if (!snapshot) return;
+  lockstep::restore(strategy, *snapshot, training.parts);
+  training.is_resumed = true;
+  if (printer) printer->say(lockstep::str("Resumes after step ", training.step, " from ", path));
+}
+
+bool Loop::Impl::wants_places() const {
+  return !options.inexact_resume && (options.resume.is_wanted() || !checkpoints.empty());
+}
+
+void Loop::Impl::require_place(detail::PassSource& batches) const {
+  if (!wants_places()) return;
+  const auto obstacle = batches.place_obstacle(strategy);
+  if (!obstacle) return;
+  throw FailedPrecondition(
+      errors::kCheckpoint,
+      {.what = "a training with checkpoints needs data whose position can be saved",
+       .where = "fit",
+       .seen = *obstacle,
+       .help =
+           "use ordered, repeatable stages of ls::data; or set .inexact_resume = true: a resumed training then reads "
+           "the batches before its position again, which may not be the same"});
+}
+
+bool Loop::Impl::resume_source(Source& source, detail::PassSource& batches) {
+  const Snapshot resumed = std::exchange(source.resumed, {});
+  return batches.restore(strategy, resumed, source.entry);
+}
+
+std::unique_ptr<Stateful> Loop::Impl::make_state() {
+  struct State final : Stateful {
+    explicit State(Loop::Impl& its) : loop(its) {}
+    void capture(Snapshot& into, const std::string& name) const override { loop.capture(into, name); }
+    void check(const Snapshot& from, const std::string& name) const override { loop.check(from, name); }
+    void restore(const Snapshot& from, const std::string& name) override { loop.restore(from, name); }
+    Loop::Impl& loop;
+  };
+  return std::make_unique<State>(*this);
+}
+
+}  // namespace lockstep::train
