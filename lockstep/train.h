@@ -2,11 +2,13 @@
 
 /// The training loop: `#include <lockstep/train.h>` beside `<lockstep/lockstep.h>`.
 
+#include "lockstep/nn/state.h"
 #include "lockstep/train/callback.h"
 #include "lockstep/train/callbacks.h"
 #include "lockstep/train/callbacks/checkpoints.h"
 #include "lockstep/train/callbacks/loggers.h"
 #include "lockstep/train/checkpoint/checkpoint.h"
+#include "lockstep/train/checkpoint/manager.h"
 #include "lockstep/train/loop.h"
 #include "lockstep/train/losses.h"
 #include "lockstep/train/metrics.h"
