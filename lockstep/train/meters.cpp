@@ -5,6 +5,8 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 #include <span>
 #include <utility>
@@ -114,7 +116,7 @@ void Meters::require_same_names() const {
   }
 }
 
-Logs Meters::finish(const Sums& total, std::map<std::string, std::vector<double>>& sums) const {
+Logs Meters::finish(const Sums& total, std::map<std::string, std::vector<double>>& sums, bool of_all_workers) const {
   const at::Tensor numbers = flat(total).cpu().contiguous();
   const double* next = numbers.data_ptr<double>();
   std::map<std::string, const Metric*> metrics;
@@ -124,7 +126,10 @@ Logs Meters::finish(const Sums& total, std::map<std::string, std::vector<double>
     const std::vector<double>& mine = sums[name] = std::vector<double>(next, next + tensor.numel());
     next += tensor.numel();
     const auto metric = metrics.find(name);
-    logs[name] = metric == metrics.end() ? mine[0] / mine[1] : metric->second->value(mine);
+    const double value = metric == metrics.end() ? mine[0] / mine[1] : metric->second->value(mine);
+    // Validation need not add what training adds.
+    const bool is_without_rows = std::isnan(value) && std::ranges::all_of(mine, [](double sum) { return sum == 0; });
+    if (!is_without_rows || !of_all_workers) logs[name] = value;
   }
   return logs;
 }
@@ -137,7 +142,7 @@ Logs Meters::values() {
   });
   last_sums_.clear();
   if (replicas_[0].empty() && strategy_->num_workers() == 1) return {};
-  return finish(strategy_->reduce(ReduceOp::Sum, parts), last_sums_);
+  return finish(strategy_->reduce(ReduceOp::Sum, parts), last_sums_, /*of_all_workers=*/true);
 }
 
 Logs Meters::values_here() const {
@@ -151,7 +156,7 @@ Logs Meters::values_here() const {
     }
   }
   std::map<std::string, std::vector<double>> unused;
-  return finish(total, unused);
+  return finish(total, unused, /*of_all_workers=*/false);
 }
 
 void Meters::capture(Snapshot& into, const std::string& name) const {

@@ -39,9 +39,9 @@ class LOCKSTEP_EXPORT Meters final : public Stateful {
 
   /// Forgets everything.
   void reset();
-  /// Over all replicas of all workers. Every worker must call it; waits for the devices once.
+  /// Over all replicas of all workers, without what no rows were added to. Every worker must call it; waits for the devices once.
   Logs values();
-  /// Over the replicas of this worker.
+  /// Over the replicas of this worker; NaN where they had no rows.
   Logs values_here() const;
   /// The sums behind the last `values()`, by metric or mean.
   const std::map<std::string, std::vector<double>>& sums() const { return last_sums_; }
@@ -57,7 +57,7 @@ class LOCKSTEP_EXPORT Meters final : public Stateful {
 
   Sums& mine();
   at::Tensor& slot(Sums& sums, const std::string& name, std::int64_t count) const;
-  Logs finish(const Sums& total, std::map<std::string, std::vector<double>>& sums) const;
+  Logs finish(const Sums& total, std::map<std::string, std::vector<double>>& sums, bool of_all_workers) const;
   void require_same_names() const;
 
   Strategy* strategy_;

@@ -35,6 +35,20 @@ TEST(Meters, AMeanCountsRowsNotReplicas) {
   EXPECT_DOUBLE_EQ(meters.values().at("loss"), 8.0 / 6);
 }
 
+TEST(Meters, WhatHasNoRowsIsLeftOut) {
+  MirroredStrategy strategy(on_cpus(2));
+  Meters meters(strategy, {metrics::mse()});
+  strategy.run([&] {
+    meters.add(at::zeros({2}), at::zeros({2}));
+    meters.add_mean("loss", at::full({1}, 3.0));
+    meters.add_mean("norm", at::full({1}, 4.0));
+  });
+  EXPECT_EQ(meters.values(), (Logs{{"loss", 3}, {"mse", 0}, {"norm", 4}}));
+  meters.reset();
+  strategy.run([&] { meters.add_mean("loss", at::full({my_id()}, 5.0)); });
+  EXPECT_EQ(meters.values(), (Logs{{"loss", 5}}));
+}
+
 TEST(Meters, NamesMustBeTheSameOnAllReplicas) {
   MirroredStrategy strategy(on_cpus(2));
   Meters meters(strategy);
