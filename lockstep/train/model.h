@@ -42,7 +42,7 @@ struct FitOptions {
   /// State of the program's own to save and restore, beside "model", "optimizer", "scaler" and "loop".
   std::vector<NamedState> parts = {};
   std::ostream* out = nullptr;  ///< where progress goes in place of standard output
-  Resume resume = {};  ///< where the training begins: `true`, or the path of a checkpoint
+  Resume resume = {};           ///< where the training begins: `true`, or the path of a checkpoint
   /// Accepts data whose position cannot be saved: a resumed training reads the batches before its position again.
   bool inexact_resume = false;
 };
