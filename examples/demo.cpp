@@ -1,14 +1,22 @@
-// Trains a network to read handwritten digits on two replicas: `demo [replicas] [--device gpu]`. Each replica works on
-// its own rows of a batch. The gradients are added up over replicas, so all of them continue with the same weights.
+// Trains a network to read handwritten digits on two replicas: `demo [replicas] [--device gpu] [--folder DIR]`. Then the same
+// training runs once more as a program of its own, which is killed in the middle and continued here: the weights have the same bits.
 
 #include <lockstep/lockstep.h>
+#include <lockstep/train.h>
+#include <lockstep/train/logs/chart.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "devices.h"
@@ -16,8 +24,9 @@
 
 namespace ls = lockstep;
 namespace nn = torch::nn;
+namespace fs = std::filesystem;
 
-constexpr int kEpochs = 15, kBatch = 50;
+constexpr int kEpochs = 10, kBatch = 50, kKillAfterEpoch = 3;
 
 struct Net : nn::Module {
   Net() {
@@ -30,74 +39,71 @@ struct Net : nn::Module {
                      nn::Conv2d(nn::Conv2dOptions(16, 48, 3).padding(1)), nn::ReLU(), nn::MaxPool2d(2)};
   nn::Sequential decide{nn::Flatten(), nn::Dropout(0.5), nn::Linear(48 * 4 * 4, 64), nn::ReLU(), nn::Linear(64, 10)};
 };
-using Model = ls::MirroredModule<Net>;
 
-/// What each replica counts: the loss summed over its rows, and how many rows were classified correctly.
-struct Score {
-  double loss = 0;
-  std::int64_t hits = 0;
+struct Options {
+  int replicas = 2;
+  std::vector<std::string> devices;
+  std::string folder = "demo_files";
 };
 
-struct Training {
-  Model model;
-  double accuracy = 0;  ///< on the held-out digits
+struct Trained {
+  ls::MirroredModule<Net> net;
+  ls::train::History history;
 };
 
-torch::Tensor loss_per_row(const torch::Tensor& guess, const torch::Tensor& labels) {
-  return nn::functional::cross_entropy(guess, labels,
-                                       nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone));
-}
-
-/// The share of correct answers. Each replica evaluates its part.
-double examine(ls::Strategy& strategy, Model& model, const Digits& digits) {
-  model.eval();
-  auto count_hits = [&](const Digits& mine) {
-    const torch::NoGradGuard no_grad;
-    return (model->forward(mine.images).argmax(1) == mine.labels).sum();
-  };
-  double hits = 0;
-  for (const auto& batch : strategy.distribute(ls::data::from_tensor_slices(digits).batch(digits.count())))
-    hits += strategy.reduce(ls::ReduceOp::Sum, strategy.run(count_hits, batch)).item<double>();
-  model.train();
-  return hits / static_cast<double>(digits.count());
-}
-
-Training train(const std::vector<std::string>& devices, const Digits& known, const Digits& unseen, bool tell) {
+/// Trains from the beginning, or from the newest checkpoint in `folder`.
+Trained train(const Options& options, const std::string& folder) {
+  const auto [known, unseen] = split_digits(load_digits());
   torch::manual_seed(1);
-  ls::MirroredStrategy strategy({.devices = devices, .deterministic = true});  // the same bits again, also on a GPU
-  auto model = strategy.make<Net>();
-  auto optimizer = strategy.make_optimizer<torch::optim::AdamW>(model, torch::optim::AdamWOptions().weight_decay(0.05));
-  const ls::CosineSchedule rate{
-      .base = 3e-3, .warmup_steps = 20, .total_steps = kEpochs * (known.count() / kBatch + 1)};
+  ls::MirroredStrategy strategy({.devices = options.devices, .deterministic = true});
+  auto net = strategy.make<Net>();
+  auto optimizer = strategy.make_optimizer<torch::optim::AdamW>(net, torch::optim::AdamWOptions().weight_decay(0.05));
+  ls::train::Model model(net, optimizer,
+                         {.loss = ls::train::losses::cross_entropy(), .metrics = {ls::train::metrics::accuracy()}});
+  const auto history = model.fit(
+      ls::data::from_tensor_slices(known).shuffle(known.count()).batch(kBatch),
+      {.epochs = kEpochs,
+       .validation = ls::data::from_tensor_slices(unseen).batch(unseen.count()),
+       .callbacks = {ls::train::csv_logger({.path = folder + "/training.csv"}),
+                     ls::train::tensor_board({.folder = folder + "/logs"}),
+                     ls::train::model_checkpoint({.folder = folder + "/checkpoints", .every = {.steps = 10}})},
+       .schedule =
+           ls::CosineSchedule{.base = 3e-3, .warmup_steps = 20, .total_steps = kEpochs * (known.count() / kBatch + 1)},
+       .resume = true});
+  return {net, history};
+}
 
-  auto step = [&](const Digits& mine) {
-    const auto guess = model->forward(mine.images);
-    const auto losses = loss_per_row(guess, mine.labels);
-    optimizer.minimize(ls::average_loss(losses, kBatch));
-    return Score{losses.sum().item<double>(), (guess.argmax(1) == mine.labels).sum().item<std::int64_t>()};
-  };
+std::size_t lines_of(const std::string& path) {
+  std::ifstream file(path);
+  std::size_t lines = 0;
+  for (std::string line; std::getline(file, line);) ++lines;
+  return lines;
+}
 
-  // One dataset for all replicas: each gets its part of every batch. Every epoch has a new order.
-  auto batches = strategy.distribute(ls::data::from_tensor_slices(known).shuffle(known.count()).batch(kBatch));
-  double accuracy = 0;
-  const auto count = static_cast<double>(known.count());
-  for (int epoch = 1; epoch <= kEpochs; ++epoch) {
-    const auto start = std::chrono::steady_clock::now();
-    Score sum;
-    for (const auto& batch : batches) {
-      optimizer.set_learning_rate(rate.rate(optimizer.steps()));
-      const Score score = strategy.reduce(ls::ReduceOp::Sum, strategy.run(step, batch));
-      sum.loss += score.loss;
-      sum.hits += score.hits;
-    }
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    accuracy = examine(strategy, model, unseen);
-    if (!tell) continue;
-    std::printf("  %5d  %8.4f  %8.1f%%  %8.1f%%  %9.0f\n", epoch, sum.loss / count,
-                100 * static_cast<double>(sum.hits) / count, 100 * accuracy, count / seconds.count());
-    std::fflush(stdout);
+/// Starts this program again to train in `folder`, and kills it some steps into an epoch. False if it ended by itself.
+bool train_and_kill(const Options& options, char** argv, const std::string& folder) {
+  std::fflush(stdout);
+  const std::string replicas = std::to_string(options.replicas),
+                    device = options.devices[0].find("gpu") == 0 ? "gpu" : "cpu";
+  const std::vector<const char*> arguments = {argv[0],    replicas.c_str(), "--device", device.c_str(),
+                                              "--victim", folder.c_str(),   nullptr};
+  const pid_t child = fork();
+  if (child < 0) throw std::runtime_error("fork failed");
+  if (child == 0) {
+    execv("/proc/self/exe", const_cast<char**>(arguments.data()));
+    _exit(127);
   }
-  return {model, accuracy};
+  using namespace std::chrono_literals;
+  const auto deadline = std::chrono::steady_clock::now() + 120s;
+  const std::string log = folder + "/training.csv";  // a heading, and a line for each epoch
+  while (lines_of(log) < 1 + kKillAfterEpoch && std::chrono::steady_clock::now() < deadline &&
+         waitpid(child, nullptr, WNOHANG) == 0)
+    std::this_thread::sleep_for(2ms);
+  std::this_thread::sleep_for(50ms);
+  kill(child, SIGKILL);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 }
 
 bool have_equal_weights(Net& a, Net& b) {
@@ -108,9 +114,9 @@ bool have_equal_weights(Net& a, Net& b) {
   return first.size() == second.size();
 }
 
-bool have_equal_replicas(const Model& model) {
-  for (std::size_t k = 1; k < model.size(); ++k) {
-    if (!have_equal_weights(*model.replica(0), *model.replica(k))) return false;
+bool have_equal_replicas(const ls::MirroredModule<Net>& net) {
+  for (std::size_t k = 1; k < net.size(); ++k) {
+    if (!have_equal_weights(*net.replica(0), *net.replica(k))) return false;
   }
   return true;
 }
@@ -139,7 +145,8 @@ void draw(const Digits& digits, const torch::Tensor& guess, const torch::Tensor&
   std::printf("\n");
 }
 
-void show_mistakes(Net& net, const Digits& unseen) {
+void show_mistakes(Net& net) {
+  const Digits unseen = split_digits(load_digits()).second;
   const torch::NoGradGuard no_grad;
   net.eval();
   const auto guess = net.forward(unseen.images.to(net.parameters()[0].device())).argmax(1).cpu();
@@ -149,32 +156,59 @@ void show_mistakes(Net& net, const Digits& unseen) {
   draw(unseen, guess, wrong);
 }
 
-int run_demo(const std::vector<std::string>& devices) {
-  const auto [known, unseen] = split_digits(load_digits());
-  std::printf("Handwritten digits: %d to learn from, %d held out, batches of %d, replicas: %d\n\n",
-              static_cast<int>(known.count()), static_cast<int>(unseen.count()), kBatch,
-              static_cast<int>(devices.size()));
-  std::printf("  epoch      loss   accuracy   held out   images/s\n");
-  const Training first = train(devices, known, unseen, /*tell=*/true);
-  show_mistakes(*first.model, unseen);
-  const Training second = train(devices, known, unseen, /*tell=*/false);
+int run_demo(const Options& options, char** argv) {
+  const std::string straight = options.folder + "/straight", killed = options.folder + "/killed";
+  for (const std::string& folder : {straight, killed}) {
+    fs::remove_all(folder);
+    fs::create_directories(folder);
+  }
+  std::printf("Handwritten digits, batches of %d, replicas: %d\n\n", kBatch, options.replicas);
+  const Trained first = train(options, straight);
+  show_mistakes(*first.net);
 
-  const bool same_replicas = have_equal_replicas(first.model);
-  const bool same_runs = have_equal_weights(*first.model, *second.model);
-  std::printf("\nRight on digits it has never seen: %.1f%%\n", 100 * first.accuracy);
-  std::printf("Weights on all replicas:           %s\n", same_replicas ? "equal, bit by bit" : "NOT EQUAL");
-  std::printf("The whole training once more:      %s\n", same_runs ? "the same weights, bit by bit" : "OTHER WEIGHTS");
-  return same_replicas && same_runs && first.accuracy >= 0.97 ? 0 : 1;
+  std::printf("\nThe same training in a program of its own, which is killed after epoch %d:\n\n", kKillAfterEpoch);
+  const bool was_killed = train_and_kill(options, argv, killed);
+  std::printf("\n\nKilled. Continued here from its newest checkpoint:\n\n");
+  const Trained second = train(options, killed);
+
+  const double accuracy = first.history.last("val_accuracy");
+  const bool same_replicas = have_equal_replicas(first.net);
+  const bool same_runs =
+      was_killed && have_equal_weights(*first.net, *second.net) && first.history.epochs == second.history.epochs;
+  const std::string picture = options.folder + "/curves.svg";
+  std::ofstream(picture) << ls::train::svg_of(ls::train::read_curves(straight + "/training.csv", ""),
+                                              {.title = "Handwritten digits"});
+  std::printf("\nRight on digits it has never seen:  %.1f%%\n", 100 * accuracy);
+  std::printf("Weights on all replicas:            %s\n", same_replicas ? "equal, bit by bit" : "NOT EQUAL");
+  std::printf("Killed and continued:               %s\n",
+              same_runs ? "the same weights and history, bit by bit" : "NOT THE SAME");
+  const char* const folder = options.folder.c_str();
+  std::printf("\nWhat to look at next:\n");
+  std::printf("  %s/curves.svg             loss and accuracy; open it in a browser\n", folder);
+  std::printf("  %s/straight/training.csv  the values of each epoch\n", folder);
+  std::printf("  %s/straight/checkpoints   the whole training, ready to be continued; try `lockstep inspect`\n",
+              folder);
+  std::printf("  %s/straight/logs          for `tensorboard --logdir`\n", folder);
+  return same_replicas && same_runs && accuracy >= 0.97 ? 0 : 1;
 }
 
 int main(int argc, char** argv) {
-  const int replicas = argc > 1 && argv[1][0] != '-' ? std::atoi(argv[1]) : 2;
-  if (replicas < 1 || replicas > kBatch) {
-    std::fprintf(stderr, "usage: demo [replicas] [--device gpu], replicas from 1 to %d\n", kBatch);
+  Options options;
+  std::string victim;
+  if (argc > 1 && argv[1][0] != '-') options.replicas = std::atoi(argv[1]);
+  for (int k = argc - 2; k > 0; --k) {  // the first of a kind counts
+    if (argv[k] == std::string("--folder")) options.folder = argv[k + 1];
+    if (argv[k] == std::string("--victim")) victim = argv[k + 1];
+  }
+  if (options.replicas < 1 || options.replicas > kBatch) {
+    std::fprintf(stderr, "usage: demo [replicas] [--device gpu] [--folder DIR], replicas from 1 to %d\n", kBatch);
     return 2;
   }
   try {
-    return run_demo(devices_of(argc, argv, replicas));
+    options.devices = devices_of(argc, argv, options.replicas);
+    if (victim.empty()) return run_demo(options, argv);
+    train(options, victim);
+    return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 2;

@@ -67,9 +67,9 @@ ls::train::CallbackPtr dying(const std::string& what) {
   const std::string prefix = "die_at ";
   const std::int64_t step = what.rfind(prefix, 0) == 0 ? std::stoll(what.substr(prefix.size())) : -1;
   return ls::train::lambda({.name = "dying", .batch_ends = [step](const ls::train::Training& t) -> Decision {
-    if (t.step == step && t.strategy.worker_id() + 1 == t.strategy.num_workers()) ::_exit(9);
-    return {};
-  }});
+                              if (t.step == step && t.strategy.worker_id() + 1 == t.strategy.num_workers()) ::_exit(9);
+                              return {};
+                            }});
 }
 
 int run(int replicas, const std::string& what, const std::string& folder) {

@@ -57,8 +57,7 @@ TEST(FitOfWorkers, HasTheBitsOfOneWorker) {
 /// A job that writes to a folder and continues from there; its results, and its CSV file.
 std::string resumed_fit(int workers, int replicas, const TemporaryFolder& folder) {
   Job job(workers, {LOCKSTEP_FIT_PROGRAM, std::to_string(replicas), "", folder.path().string()});
-  for (int k = 0; k < workers; ++k)
-    EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
+  for (int k = 0; k < workers; ++k) EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
   for (int k = 1; k < workers; ++k) EXPECT_EQ(results_in(job[k].said()), results_in(job[0].said())) << "worker " << k;
   return results_in(job[0].said()) + file_content(folder / "log.csv");
 }

@@ -23,8 +23,8 @@ void require(bool holds, const char* callback, const std::string& what, const ch
 
 class CheckpointWriting final : public detail::CheckpointCallback {
  public:
-  CheckpointWriting(const char* kind, ModelCheckpointOptions options, bool is_backup, bool delete_at_end)
-      : kind_(kind), options_(std::move(options)), is_backup_(is_backup), delete_at_end_(delete_at_end) {
+  CheckpointWriting(const char* kind, const ModelCheckpointOptions& options, bool is_backup, bool delete_at_end)
+      : kind_(kind), options_(options), is_backup_(is_backup), delete_at_end_(delete_at_end) {
     require(!options_.folder.empty(), kind, "folder must not be empty",
             "give it a .folder, such as \"run/checkpoints\"");
     require(options_.every_epochs >= 0, kind, str("every_epochs must be >= 0, got ", options_.every_epochs),
@@ -130,9 +130,12 @@ std::shared_ptr<Callback> model_checkpoint(const ModelCheckpointOptions& options
 }
 
 std::shared_ptr<Callback> backup_and_restore(const BackupAndRestoreOptions& options) {
-  ModelCheckpointOptions all{.folder = options.folder, .every_epochs = options.every_epochs, .every = options.every};
-  all.checkpoints.keep.keep = 2;
-  return std::make_shared<CheckpointWriting>("backup_and_restore", std::move(all), true, options.delete_checkpoint);
+  const auto all = std::make_unique<ModelCheckpointOptions>();  // g++ 12 warns wrongly of one on the stack
+  all->folder = options.folder;
+  all->every_epochs = options.every_epochs;
+  all->every = options.every;
+  all->checkpoints.keep.keep = 2;
+  return std::make_shared<CheckpointWriting>("backup_and_restore", *all, true, options.delete_checkpoint);
 }
 
 }  // namespace lockstep::train

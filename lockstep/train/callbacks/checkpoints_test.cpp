@@ -78,7 +78,9 @@ TEST(ModelCheckpoint, HoldsWhatTheTrainingConsistsOf) {
   Training t(2);
   t.fit(known_batches(), {.epochs = 1, .callbacks = {train::model_checkpoint({.folder = folder.path()})}});
   const Snapshot snapshot = train::read_checkpoint(train::list_checkpoints(folder.path()).at(0).path);
-  EXPECT_EQ(first_difference({snapshot.shared.at("model/first.weight")}, {t.weights()[0].cpu()}), "");
+  EXPECT_EQ(first_difference({snapshot.shared.at("model/first.weight")},
+                             {t.net.named_parameters()["first.weight"].detach().cpu()}),
+            "");
   for (const char* name : {"optimizer/steps", "loop/place", "loop/batches/position/place", "random/seed"})
     EXPECT_TRUE(snapshot.texts.contains(name)) << name;
   EXPECT_EQ(train::read_manifest(train::list_checkpoints(folder.path()).at(0).path).metrics.count("loss"), 1u);

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -88,7 +91,7 @@ TEST_P(Logger, WritesTheValuesOfEachEpoch) {
 
 TEST_P(Logger, WritesEverySoManySteps) {
   fit(make(4), 0, 2);  // 12 steps
-  const auto& points = curves_in(path()).at(GetParam().batch_loss);
+  const std::vector<CurvePoint> points = curves_in(path()).at(GetParam().batch_loss);
   ASSERT_EQ(points.size(), 3u);
   for (std::size_t k = 0; k < 3; ++k) EXPECT_EQ(points[k].x, 4.0 * static_cast<double>(k + 1));
 }
@@ -102,7 +105,7 @@ TEST_P(Logger, IsCutBackToWhereItIsResumed) {
   const CallbackPtr second = make();
   second->from_text(state);
   const train::History resumed = fit(second, 2, 3);
-  const auto& points = curves_in(path()).at(GetParam().epoch_loss);
+  const std::vector<CurvePoint> points = curves_in(path()).at(GetParam().epoch_loss);
   ASSERT_EQ(points.size(), 3u) << "epoch 3 of the first training is gone, no epoch is there twice";
   for (std::size_t k = 0; k < 3; ++k) EXPECT_EQ(points[k].x, static_cast<double>(k));
   EXPECT_FLOAT_EQ(static_cast<float>(points[1].y), static_cast<float>(history.of("loss")[1]));
