@@ -11,7 +11,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kInterval(100);
 constexpr milliseconds kAttempt(900);  // after a second the system would send the same question again
-constexpr milliseconds kStall(500);    // this thread did not run: what it did not ask proves nothing
+constexpr milliseconds kStall(250);    // this thread did not run: what it did not ask proves nothing
 
 }  // namespace
 
@@ -21,13 +21,13 @@ void Answers::asked(Time now) {
 }
 
 void Answers::answered(Time now) {
-  if (unanswered_for(now) >= kGap) resumed = now;
+  if (unanswered() >= kGap) resumed = now;
   last_answer = now;
   unanswered_since.reset();
 }
 
-Answers::Clock::duration Answers::unanswered_for(Time now) const {
-  return unanswered_since ? now - *unanswered_since : Clock::duration(0);
+Answers::Clock::duration Answers::unanswered() const {
+  return unanswered_since ? *last_question - *unanswered_since : Clock::duration(0);
 }
 
 void WayProbe::ask(Answers::Time now) {

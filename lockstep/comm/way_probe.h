@@ -28,8 +28,9 @@ struct LOCKSTEP_EXPORT Answers {
 
   void asked(Time now);
   void answered(Time now);
-  /// Zero if the last question was answered.
-  Clock::duration unanswered_for(Time now) const;
+  /// From the first question that was not answered to the last; zero if that one was answered. Time in which nobody asked or
+  /// looked for answers does not count.
+  Clock::duration unanswered() const;
 };
 
 /// Asks a machine for a sign of life every 100 ms. A question is an attempt to connect; a refusal is an answer, too.

@@ -154,14 +154,17 @@ TEST_F(Cuts, AMemberWhoseMachineAnswersAgainAfterAGapGetsTimeToRetransmit) {
   pass(1s, {0, 1, 2});
   pass(1s, {0, 1});
   Answers answers;
-  answers.asked(now);
-  pass(450ms, {0, 1});
-  answers.asked(now);
-  answers.answered(now);
-  chief.note_answers(2, answers);
-  pass(1800ms, {0, 1});
+  const auto pass_asking = [&](Chief::Time::duration time, bool answered) {
+    for (const auto end = now + time; now < end; pass(50ms, {0, 1})) {
+      answers.asked(now);
+      if (answered) answers.answered(now);
+      chief.note_answers(2, answers);
+    }
+  };
+  pass_asking(450ms, false);
+  pass_asking(1800ms, true);
   EXPECT_EQ(failure(), "");
-  pass(1s, {0, 1});
+  pass_asking(1s, true);
   EXPECT_NE(failure().find("worker 2 (10.0.0.2:2222) stopped answering"), std::string::npos) << failure();
 }
 
@@ -179,16 +182,19 @@ TEST(Silence, TellsPausesFromCutsAndFrozenProcesses) {
            {"heartbeats come", 400, -1, -1, -1, -1, false},
            {"no one had time to ask", 2600, -1, -1, -1, -1, true},
            {"cut off", 2400, 0, 1600, -1, -1, false},
-           {"cut off", 2510, 0, 1700, -1, -1, true},
+           {"two pauses, the first of which was over before doubt began", 2600, 0, 1800, -1, -1, false},
+           {"cut off", 2700, 0, 1900, -1, -1, true},
            {"asked too late to know", 2600, 0, 50, -1, -1, false},
            {"frozen, on a machine that answers", 2400, 0, 0, 50, -1, false},
            {"frozen, on a machine that answers", 2510, 0, 0, 50, -1, true},
+           {"a pause that has only just begun", 2510, 0, 200, 350, -1, false},
            {"a pause that is over", 2600, 0, 0, 50, 900, false},
            {"a second pause", 3400, 0, 1600, 1650, 1700, false},
            {"a second pause, before TCP sent again", 2600, 0, 1450, 1500, -1, false},
            {"a second pause that does not end", 4000, 0, 2100, 2150, 2200, true},
            {"after a pause, TCP has not sent again yet", 5000, 0, 0, 50, 2800, false},
            {"after a pause, TCP must have sent again", 6000, 0, 0, 50, 3900, true},
+           {"pauses without end", 30'100, 0, 0, 50, 14'000, true},
        }) {
     const Answers::Time now = Answers::Clock::now();
     const auto ago = [&](int time) {

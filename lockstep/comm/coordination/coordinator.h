@@ -144,6 +144,7 @@ class LOCKSTEP_EXPORT Coordinator {
   void post_beat(Lock& lock);
   void end_session();
   void run_heart();
+  bool is_in_session() const { return !failure_ && (stage_ == Stage::Accepted || stage_ == Stage::Joined); }
   void check_chief(Clock::time_point now, std::optional<WayProbe>& probe);
 
   // coordinator.cpp

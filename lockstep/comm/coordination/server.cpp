@@ -196,12 +196,12 @@ class GrpcServer final : public Server,
     while (!changed_.wait_for(lock, tick, [&] { return over_; })) {
       lock.unlock();
       const auto now = Clock::now();
+      for (auto& [member, probe] : probes) probe.ask(now);
       with_chief([&](Chief& chief) {
         for (const auto& [member, probe] : probes) chief.note_answers(member, probe.answers());
         chief.tick(now);
         keep_probes(probes, chief.in_doubt(now));
       });
-      for (auto& [member, probe] : probes) probe.ask(now);
       lock.lock();
     }
   }

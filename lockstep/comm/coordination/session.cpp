@@ -154,17 +154,15 @@ void Coordinator::chief_is_gone(const std::string& how, const std::string& seen)
 }
 
 void Coordinator::check_chief(Clock::time_point now, std::optional<WayProbe>& probe) {
-  const bool is_in_session = !failure_ && (stage_ == Stage::Accepted || stage_ == Stage::Joined);
-  if (!is_in_session || now - last_heard_ <= doubt_after(options_)) return probe.reset();
-  if (is_gone(options_, last_heard_, probe ? probe->answers() : Answers(), now)) {
-    if (stage_ == Stage::Joined)
-      chief_is_gone("stopped answering", str("last heard of it ", seconds_text(now - last_heard_), " ago"));
-    else
-      stage_ = Stage::Out;
-    changed_.notify_all();
-  }
+  if (!is_in_session() || now - last_heard_ < doubt_after(options_)) return probe.reset();
   if (!probe) probe.emplace(look_up(parse_address(chief_target_)).front());
   probe->ask(now);
+  if (!is_gone(options_, last_heard_, probe->answers(), now)) return;
+  if (stage_ == Stage::Joined)
+    chief_is_gone("stopped answering", str("last heard of it ", seconds_text(now - last_heard_), " ago"));
+  else
+    stage_ = Stage::Out;
+  changed_.notify_all();
 }
 
 void Coordinator::run_heart() {
@@ -173,8 +171,11 @@ void Coordinator::run_heart() {
   Lock lock(mutex_);
   for (auto last = Clock::now(), last_look = last; !over_;) {
     const auto next_beat = last + options_.heartbeat_interval;
-    const auto next_look = probe ? std::min(next_beat, last_look + kLookInDoubt) : next_beat;
-    changed_.wait_until(lock, next_look, [&] { return over_ || (failure_ && !told_); });
+    // Doubt that begins late would miss the end of a pause, after which the chief gets time.
+    const auto next_look = probe             ? last_look + kLookInDoubt
+                           : is_in_session() ? last_heard_ + doubt_after(options_)
+                                             : next_beat;
+    changed_.wait_until(lock, std::min(next_beat, next_look), [&] { return over_ || (failure_ && !told_); });
     const auto now = last_look = Clock::now();
     const auto gap = now - last;
     if (failure_ && !told_) {
@@ -191,7 +192,7 @@ void Coordinator::run_heart() {
     if (gap < options_.heartbeat_interval) continue;
     last = now;
     drop_strangers(port_);
-    if (!failure_ && (stage_ == Stage::Accepted || stage_ == Stage::Joined)) post_beat(lock);
+    if (is_in_session()) post_beat(lock);
   }
 }
 

@@ -3,16 +3,14 @@
 namespace lockstep::coordination {
 
 bool is_gone(const JoinOptions& options, Answers::Time heard, const Answers& answers, Answers::Time now) {
-  if (now - heard <= options.dead_after) return false;
-  if (!answers.last_question) return true;
-  const auto unanswered = answers.unanswered_for(now);
-  const bool has_answered = answers.last_answer.has_value();
-  if (unanswered >= Answers::kGap) {
-    // Cut off now. A second pause that follows the first within the same silence gets the time of a pause, too.
-    return unanswered >= (has_answered ? options.dead_after - options.heartbeat_interval
-                                       : (options.dead_after - doubt_after(options)) / 2);
-  }
-  if (!has_answered) return false;    // it was only just asked
+  const auto silent = now - heard;
+  if (silent <= options.dead_after) return false;
+  if (!answers.last_question || silent > kMostPatience * options.dead_after) return true;
+  // A second pause that follows the first within the same silence gets the time of a pause, too.
+  const auto cut = answers.last_answer ? options.dead_after - options.heartbeat_interval : options.dead_after * 3 / 4;
+  if (const auto unanswered = answers.unanswered(); unanswered >= Answers::kGap) return unanswered >= cut;
+  const bool answers_now = answers.last_answer && now - *answers.last_answer < Answers::kGap;
+  if (!answers_now) return false;     // it was only just asked, or a pause has only just begun
   if (!answers.resumed) return true;  // the machine has answered all along: the process is frozen
   // TCP doubles its waits, so the next retransmission comes after at most the time that the silence had lasted by then.
   return now - *answers.resumed > (*answers.resumed - heard) + doubt_after(options);

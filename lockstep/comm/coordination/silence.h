@@ -17,6 +17,9 @@ inline Answers::Clock::duration steady_within(const JoinOptions& options) {
                                             options.dead_after);
 }
 
+/// A silence of so many times `dead_after` ends patience with whatever looks like a pause.
+inline constexpr int kMostPatience = 12;
+
 /// Whether a process whose last heartbeat came at `heard` is frozen or cut off. If its machine answers again after a gap, the
 /// network has only paused, and TCP gets the time it may take to retransmit.
 bool is_gone(const JoinOptions& options, Answers::Time heard, const Answers& answers, Answers::Time now);

@@ -53,7 +53,7 @@ void LinkWatch::look(const OnCut& on_cut) {
     } else {
       if (!watched.probe) watched.probe.emplace(watched.address);
       watched.probe->ask(now);
-      silence.of_questions = duration_cast<milliseconds>(watched.probe->answers().unanswered_for(now));
+      silence.of_questions = duration_cast<milliseconds>(watched.probe->answers().unanswered());
     }
     watched.is_cut = judge(silence) == Way::Cut;
     if (!watched.is_cut || now - watched.reported < kLook) continue;
