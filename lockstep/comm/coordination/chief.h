@@ -113,6 +113,8 @@ class Chief {
   void beat(Seat& seat, const std::string& place, Time now);
   void lose(Seat& seat, const std::string& how, const std::string& seen, Time now);
   Seat& chief() { return seats_[static_cast<std::size_t>(options_.chief)]; }
+  /// Whether this generation began and has failed.
+  bool is_over() const { return started_ && failure_; }
   wire::FromChief roster() const;
   Seat* seat_of(int member);
   void send(Connection connection, wire::FromChief message);

@@ -64,6 +64,7 @@ void Chief::hello(Connection connection, Session& session, const wire::ToChief& 
                               .help = "run the same version of Lockstep on all workers"});
   }
   if (seat_of(hello.member()) == nullptr) {
+    if (is_over()) return end(connection);
     throw FailedPrecondition(errors::kDifferentClusters,
                              {.what = str("the chief's cluster has no member with id ", hello.member()),
                               .seen = str("it has ", counted(std::ssize(seats_), "member")),
@@ -133,6 +134,9 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
   Seat& seat = *seat_of(session.hello.member());
   const std::string host = details.seat().host().substr(0, 256);
   const bool same_process = seat.last.pid() == details.seat().pid() && seat.last.host() == host;
+  // The next generation may give every seat to another process. It begins once the chief is done with this one.
+  const bool old = details.incarnation() != options_.incarnation;
+  if (is_over() && !old && !details.port_taken()) return end(connection);
   // A process that has its port again has ended its session, even if that has yet to be seen here.
   const bool is_back = same_process && !details.port_taken();
   if (seat.presence == Presence::Here && !is_back) refuse_second(seat, details.seat(), now);
@@ -140,7 +144,6 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
     throw NotFound(errors::kPortInUse,
                    {.what = str(to_string(seat.member), " has not joined"), .help = "free its port"});
   }
-  const bool old = details.incarnation() != options_.incarnation;
   if (!old && seat.presence != Presence::Absent && same_process) {
     // It wants the next job, which begins once the chief is done with this one too. Until then it tries again.
     return end(connection);
