@@ -4,54 +4,20 @@
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
-#include <cmath>
 #include <cstdio>
-#include <string>
 
+#include "circle.h"
 #include "devices.h"
 
 namespace ls = lockstep;
-namespace nn = torch::nn;
-using torch::Tensor;
-
-/// Points near a circle of radius 1, spread evenly.
-Tensor points_on_circle(std::int64_t count, const torch::Device& device) {
-  const auto angle = 2 * M_PI * torch::rand({count}, device);
-  return torch::stack({angle.cos(), angle.sin()}, 1) + 0.05 * torch::randn({count, 2}, device);
-}
-
-nn::Sequential make_net(int inputs, int outputs) {
-  return nn::Sequential(nn::Linear(inputs, 64), nn::LeakyReLU(nn::LeakyReLUOptions().negative_slope(0.2)),
-                        nn::Linear(64, 64), nn::LeakyReLU(nn::LeakyReLUOptions().negative_slope(0.2)),
-                        nn::Linear(64, outputs));
-}
-
-/// The loss of the judge's verdicts, per point.
-Tensor verdict_loss(const Tensor& verdicts, double truth) {
-  return nn::functional::binary_cross_entropy_with_logits(
-      verdicts, torch::full_like(verdicts, truth),
-      nn::functional::BinaryCrossEntropyWithLogitsFuncOptions().reduction(torch::kNone));
-}
-
-/// Draws the square from -1.5 to 1.5 with a mark for each point.
-void draw(const Tensor& points) {
-  constexpr int kRows = 15, kColumns = 31;
-  std::vector<std::string> canvas(kRows, std::string(kColumns, '.'));
-  for (std::int64_t i = 0; i < points.size(0); ++i) {
-    const int column = static_cast<int>((points[i][0].item<double>() + 1.5) / 3 * kColumns);
-    const int row = static_cast<int>((1.5 - points[i][1].item<double>()) / 3 * kRows);
-    if (column >= 0 && column < kColumns && row >= 0 && row < kRows) canvas[row][column] = '#';
-  }
-  for (const auto& line : canvas) std::printf("    %s\n", line.c_str());
-}
 
 int main(int argc, char** argv) {
   constexpr std::int64_t kPoints = 64;  // per replica
   torch::manual_seed(5);
   ls::MirroredStrategy strategy({.devices = devices_of(argc, argv, 2)});
   const auto device = strategy.replica_context(0).device();
-  auto painter = strategy.make([] { return make_net(2, 2); });
-  auto judge = strategy.make([] { return make_net(2, 1); });
+  auto painter = strategy.make([] { return make_painter_or_judge(2, 2); });
+  auto judge = strategy.make([] { return make_painter_or_judge(2, 1); });
   const auto options = torch::optim::AdamOptions(1e-3).betas({0.5, 0.9});
   auto of_painter = strategy.make_optimizer<torch::optim::Adam>(painter, options);
   auto of_judge = strategy.make_optimizer<torch::optim::Adam>(judge, options);
@@ -82,13 +48,5 @@ int main(int argc, char** argv) {
 
   const torch::NoGradGuard no_grad;
   const auto points = painter->forward(torch::randn({500, 2}, device)).cpu();
-  std::printf("\nWhat the painter paints:\n\n");
-  draw(points);
-  const auto radius = points.norm(2, 1);
-  const auto octant =
-      ((torch::atan2(points.select(1, 1), points.select(1, 0)) + M_PI) / (M_PI / 4)).floor().clamp(0, 7);
-  const auto octants = octant.to(torch::kLong).bincount({}, 8).gt(0).sum().item<int>();
-  std::printf("\nMean distance from the middle: %.2f. Eighths of the circle with points: %d of 8.\n",
-              radius.mean().item<double>(), octants);
-  return std::abs(radius.mean().item<double>() - 1) < 0.25 && octants >= 6 ? 0 : 1;
+  return show_circle(points) ? 0 : 1;
 }
