@@ -281,14 +281,14 @@ TEST_F(Coordination, AChiefWithoutTlsIsNamed) {
   const CertificateAuthority authority;
   if (!authority.made()) GTEST_SKIP() << "no openssl program";
   const auto addresses = free_addresses(2);
+  JoinOptions with_tls = options_of(addresses, 1);
+  with_tls.tls = authority.sign("host1");  // which may take longer than the chief waits
   std::thread chief([&] {
     JoinOptions options = options_of(addresses, 0);
-    options.join_timeout = 1s;
+    options.join_timeout = 2s;
     expect_error([&] { Coordinator::join(options); }, Code::DeadlineExceeded, errors::kPeerMissing, {"worker 1 ("});
   });
-  JoinOptions options = options_of(addresses, 1);
-  options.tls = authority.sign("host1");
-  expect_error([&] { Coordinator::join(options); }, Code::FailedPrecondition, errors::kJobKey,
+  expect_error([&] { Coordinator::join(with_tls); }, Code::FailedPrecondition, errors::kJobKey,
                {"do not accept each other's certificates"});
   chief.join();
 }
