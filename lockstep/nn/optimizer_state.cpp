@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/guards/drift.h"
+#include "lockstep/nn/open_window.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/nn/step/collect.h"
@@ -193,6 +194,11 @@ ParameterState gather_state(const OptimizerCore& core, int parameter) {
     }
   }
   return whole;
+}
+
+bool has_open_window(const OptimizerCore& core) {
+  return std::any_of(core.replicas.begin(), core.replicas.end(),
+                     [&](const auto& part) { return part->progress.accumulated > 0 && !has_failed_run(core, *part); });
 }
 
 void require_readable_state(const OptimizerCore& core, const char* operation) {

@@ -15,7 +15,15 @@ namespace {
 
 using lockstep::detail::StrategyAccess;
 
-enum Flag : std::int64_t { kStop = 1, kEndEpoch = 2, kSave = 4, kRate = 8, kReason = 16, kInBatches = 32 };
+enum Flag : std::int64_t {
+  kStop = 1,
+  kEndEpoch = 2,
+  kSave = 4,
+  kRate = 8,
+  kReason = 16,
+  kInBatches = 32,
+  kTerminates = 64
+};
 
 /// Flags, the new learning rate, the present one, who saves.
 std::vector<std::int64_t> numbers_of(const Ballot& ballot) {
@@ -30,6 +38,7 @@ std::vector<std::int64_t> numbers_of(const Ballot& ballot) {
   set(decision.learning_rate.has_value(), kRate);
   set(!decision.reason.empty(), kReason);
   set(ballot.decides_in_batches, kInBatches);
+  set(ballot.terminates, kTerminates);
   return {flags, std::bit_cast<std::int64_t>(decision.learning_rate.value_or(0)),
           std::bit_cast<std::int64_t>(ballot.learning_rate), std::bit_cast<std::int64_t>(ballot.savers)};
 }
@@ -43,6 +52,7 @@ Ballot ballot_of(const std::int64_t* numbers) {
   if (has(kRate)) ballot.decision.learning_rate = std::bit_cast<double>(numbers[1]);
   ballot.learning_rate = std::bit_cast<double>(numbers[2]);
   ballot.decides_in_batches = has(kInBatches);
+  ballot.terminates = has(kTerminates);
   ballot.savers = std::bit_cast<std::uint64_t>(numbers[3]);
   return ballot;
 }
@@ -56,6 +66,7 @@ Ballot outcome(const std::vector<Ballot>& ballots) {
     decisions.push_back(ballots[w].decision);
     all.decides_in_batches |= ballots[w].decides_in_batches;
     all.savers |= ballots[w].savers;
+    all.terminates |= ballots[w].terminates;
     if (std::bit_cast<std::int64_t>(ballots[w].learning_rate) == std::bit_cast<std::int64_t>(all.learning_rate))
       continue;
     throw FailedPrecondition(

@@ -17,6 +17,7 @@ struct Ballot {
   bool decides_in_batches = false;  ///< it wants a vote after every step
   /// A bit for each callback that is to save, in their order; see `saver_bit`.
   std::uint64_t savers = 0;
+  bool terminates = false;  ///< it was told to end: all save at this moment, and end
 };
 
 /// All that come behind the 64th share its bit: they save together.

@@ -20,6 +20,7 @@ TEST(Decisions, AreCombinedAlikeOnEveryWorker) {
       {"nothing", {{}, {}}, {}},
       {"one stop is enough", {{}, {.stop = true, .reason = "NaN"}}, {.stop = true, .reason = "NaN"}},
       {"flags of several", {{.save = true}, {.end_epoch = true}}, {.end_epoch = true, .save = true}},
+      {"who saves for itself", {{.save_self = true}, {.stop = true}}, {.stop = true, .save_self = true}},
       {"the first rate counts", {{}, {.learning_rate = 0.1}, {.learning_rate = 0.2}}, {.learning_rate = 0.1}},
       {"a rate of zero is a rate", {{.learning_rate = 0.0}, {.learning_rate = 0.2}}, {.learning_rate = 0.0}},
       {"each reason once",

@@ -104,9 +104,11 @@ bool Loop::next_epoch() {
   if (!self.has_begun) {
     self.has_begun = true;
     self.begun = self.epoch_begun = LoopClock::now();
+    if (!self.checkpoints.empty()) self.watch.emplace();
     self.resume();
     self.moment([&](Callback& callback) { return callback.train_begins(self.training); });
   }
+  if (self.is_terminated) return false;
   if (std::exchange(self.takes_up_epoch, false)) {
     self.is_epoch_open = true;
     return true;
@@ -114,6 +116,7 @@ bool Loop::next_epoch() {
   if (self.is_epoch_open) {
     pass_ends();
     self.epoch_ends();
+    if (self.is_terminated) return false;
   }
   if (self.has_ended) return false;
   Training& training = self.training;
@@ -121,6 +124,10 @@ bool Loop::next_epoch() {
     self.has_ended = true;
     self.read_clocks();
     self.moment([&](Callback& callback) { return callback.train_ends(training); });
+    self.watch.reset();
+    if (self.waiting_savers != 0)
+      say_warning(str("the checkpoint after step ", training.step,
+                      " is left out: the training has ended inside a window of set_accumulate"));
     return false;
   }
   self.is_epoch_open = true;
@@ -134,12 +141,13 @@ bool Loop::next_epoch() {
   self.epoch_begun = LoopClock::now();
   self.read_clocks();
   self.moment([&](Callback& callback) { return callback.epoch_begins(training); });
-  return true;
+  return !self.is_terminated;
 }
 
 void Loop::begin_validation() {
   Impl& self = *impl_;
   pass_ends();
+  if (self.is_terminated) return;
   if (self.to_pass_over.validation_begins > self.done.validation_begins++) return;
   self.moment([&](Callback& callback) { return callback.validation_begins(self.training); });
 }
@@ -151,6 +159,7 @@ Loop::PassBegin Loop::begin_pass(bool training, detail::PassSource& batches) {
                                                      .help = "write while (loop.next_epoch()) { ... } around them"});
   }
   pass_ends();
+  if (self.is_terminated) return PassBegin::PassedOver;
   self.require_place(batches);
   Impl::Source& source = training ? self.train_source : self.validation_source;
   const bool is_new = source.batches != &batches;
@@ -174,8 +183,10 @@ Loop::PassBegin Loop::begin_pass(bool training, detail::PassSource& batches) {
   return takes_up ? PassBegin::TakenUp : PassBegin::Begun;
 }
 
-bool Loop::wants_step() const {
+bool Loop::wants_step(bool training) const {
   const Impl& self = *impl_;
+  if (self.is_terminated) return false;
+  if (!training) return true;
   if (self.ending_epoch) return false;
   return !self.options.steps_per_epoch || self.training.batch < *self.options.steps_per_epoch;
 }
@@ -195,6 +206,7 @@ void Loop::step_begins(std::int64_t rows) {
 
 void Loop::step_ends() {
   Impl& self = *impl_;
+  if (self.pass == Impl::Pass::Validation && self.votes_in_batches) self.vote({.decides_in_batches = true});
   if (self.pass != Impl::Pass::Training) return;
   ++self.training.step;
   ++self.training.batch;
@@ -207,7 +219,7 @@ void Loop::step_ends() {
 void Loop::pass_ends() {
   Impl& self = *impl_;
   const Impl::Pass pass = std::exchange(self.pass, Impl::Pass::None);
-  if (pass == Impl::Pass::None) return;
+  if (pass == Impl::Pass::None || self.is_terminated) return;
   Logs logs = self.meters.values();
   self.meters.reset();
   self.running_of_step = -1;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <numeric>
@@ -37,6 +38,9 @@ struct LoopOptions {
   Resume resume = {};                         ///< where it begins; restores `parts` too
   /// Accepts data whose position cannot be saved: a resumed loop reads the batches before its position again.
   bool inexact_resume = false;
+  /// With a callback that writes checkpoints, SIGTERM to any worker makes all save at the same step. Then each of them calls this
+  /// and the loop has ended; without it the process ends with status 143.
+  std::function<void()> on_sigterm = {};
 };
 
 template <class T>
@@ -99,7 +103,7 @@ class LOCKSTEP_EXPORT Loop {
 
   enum class PassBegin { Begun, TakenUp, PassedOver };
   PassBegin begin_pass(bool training, detail::PassSource& batches);
-  bool wants_step() const;
+  bool wants_step(bool training) const;
   bool continues_pass() const;  ///< from one epoch to the next
   void require_place(detail::PassSource& batches);
   void fetch_begins();
@@ -144,7 +148,7 @@ class Steps {
  private:
   void fetch() {
     if (begin_ == Loop::PassBegin::PassedOver) return;
-    if (training_ && !loop_->wants_step()) return loop_->pass_ends();
+    if (!loop_->wants_step(training_)) return loop_->pass_ends();
     loop_->fetch_begins();
     batch_ = source_->next();
     if (!batch_ && training_ && loop_->continues_pass()) {

@@ -15,6 +15,7 @@
 #include "lockstep/train/loop.h"
 #include "lockstep/train/loop_place.h"
 #include "lockstep/train/progress/progress_printer.h"
+#include "lockstep/train/termination.h"
 
 namespace lockstep::train {
 
@@ -43,7 +44,10 @@ struct Loop::Impl {
   void moment(F&& call);  ///< at which all workers decide together
   void batch_moment();
   void act(const detail::Ballot& all);
-  void save(std::uint64_t savers);
+  /// Saves what was asked for, and ends a training that SIGTERM has reached: now, or when no window of accumulation is open.
+  void save_if_possible();
+  void vote(detail::Ballot mine);  ///< the rest of a moment: brings `mine`, and acts on what all have decided
+  void terminate();                ///< once all have saved
   template <class F>
   void for_each_callback(F&& f);
   void report(const Callback& callback, const std::string& what);
@@ -82,6 +86,9 @@ struct Loop::Impl {
   Pass pass = Pass::None;  ///< that is open
   bool has_begun = false, has_ended = false, is_epoch_open = false, is_epoch_done = false;
   bool stopping = false, ending_epoch = false, votes_in_batches = false;
+  std::optional<detail::TerminationWatch> watch;  ///< while a loop runs that writes checkpoints
+  std::uint64_t waiting_savers = 0;               ///< for which no moment has come yet
+  bool is_terminating = false, is_terminated = false;
 
   /// Of the epoch that is open; and how many of them a resumed loop passes over, because its checkpoint has their results.
   struct Counts {
@@ -124,13 +131,9 @@ void Loop::Impl::moment(F&& call) {
     made.push_back(call(callback));
     if (made.back().save_self) mine.savers |= detail::saver_bit(made.size() - 1);
   });
-  read_learning_rate();
   mine.decision = combine(made);
-  if (mine.decision.save) mine.savers = detail::kAllSave;
-  mine.learning_rate = training.learning_rate;
-  const detail::Ballot all = detail::agree(strategy, mine);
-  votes_in_batches = all.decides_in_batches;
-  act(all);
+  mine.decides_in_batches |= watch.has_value();
+  vote(mine);
 }
 
 }  // namespace lockstep::train

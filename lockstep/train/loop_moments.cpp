@@ -1,4 +1,6 @@
+#include <chrono>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -12,6 +14,8 @@ namespace {
 
 /// The share of an epoch's time spent waiting for input from which a line says so.
 constexpr double kNotableWait = 0.25;
+/// Longer than workers take to leave a collective one after the other.
+constexpr std::chrono::milliseconds kLastCollective(300);
 
 }  // namespace
 
@@ -38,12 +42,19 @@ void Loop::Impl::batch_moment() {
     if (made.save_self) mine.savers |= detail::saver_bit(own);
     mine.decision = combine({mine.decision, made});
   });
-  if (!votes_in_batches) return;
+  if (!votes_in_batches) return save_if_possible();
+  mine.decides_in_batches = true;
+  vote(std::move(mine));
+}
+
+void Loop::Impl::vote(detail::Ballot mine) {
   read_learning_rate();
   if (mine.decision.save) mine.savers = detail::kAllSave;
   mine.learning_rate = training.learning_rate;
-  mine.decides_in_batches = true;
-  act(detail::agree(strategy, mine));
+  mine.terminates = watch && watch->is_requested();
+  const detail::Ballot all = detail::agree(strategy, mine);
+  votes_in_batches = all.decides_in_batches;
+  act(all);
 }
 
 void Loop::Impl::act(const detail::Ballot& all) {
@@ -55,14 +66,35 @@ void Loop::Impl::act(const detail::Ballot& all) {
     history.stopped = decision.reason.empty() ? "a callback stopped the training" : decision.reason;
   if (printer && !decision.is_nothing() && !decision.reason.empty())
     printer->say(lockstep::str("Epoch ", training.epoch + 1, ": ", to_string(decision)));
-  if (all.savers != 0) save(all.savers);
+  waiting_savers |= all.terminates ? detail::kAllSave : all.savers;
+  is_terminating |= all.terminates;
+  save_if_possible();
 }
 
-void Loop::Impl::save(std::uint64_t savers) {
+void Loop::Impl::terminate() {
+  for (detail::CheckpointCallback* const callback : checkpoints) callback->finish(strategy);
+  if (printer) printer->say(lockstep::str("SIGTERM: saved after step ", training.step));
+  if (!options.on_sigterm) {
+    // No worker goes while another may still be in the last collective: it would take that for a failure.
+    if (strategy.num_workers() > 1) std::this_thread::sleep_for(kLastCollective);
+    detail::end_terminated_process();
+  }
+  is_terminated = true;
+  watch.reset();
+  options.on_sigterm();
+}
+
+void Loop::Impl::save_if_possible() {
+  if (waiting_savers == 0) return;
+  for (const LearningRate& optimizer : options.optimizers) {
+    if (optimizer.has_open_window()) return;
+  }
+  const std::uint64_t savers = std::exchange(waiting_savers, 0);
   std::size_t number = 0;
   for_each_callback([&](Callback& callback) {
     if ((savers & detail::saver_bit(number++)) != 0) callback.save(training);
   });
+  if (is_terminating) terminate();
 }
 
 void Loop::Impl::epoch_ends() {

@@ -45,6 +45,9 @@ struct FitOptions {
   Resume resume = {};           ///< where the training begins: `true`, or the path of a checkpoint
   /// Accepts data whose position cannot be saved: a resumed training reads the batches before its position again.
   bool inexact_resume = false;
+  /// With a callback that writes checkpoints, SIGTERM to any worker makes all save at the same step. Then each of them calls this
+  /// and `fit` returns; without it the process ends with status 143.
+  std::function<void()> on_sigterm = {};
 };
 
 /// What a training step of your own logs: a tensor with one value for each row, or any other number of values; each counts once.

@@ -32,7 +32,8 @@ History Model::fit(const Batches<T>& batches, const FitOptions<T>& options) {
                          .verbose = options.verbose,
                          .out = options.out,
                          .resume = options.resume,
-                         .inexact_resume = options.inexact_resume});
+                         .inexact_resume = options.inexact_resume,
+                         .on_sigterm = options.on_sigterm});
   loop.require_resumable(batches);
   loop.require_resumable(options.validation);
   const auto step = train_step<T>(loop.meters());

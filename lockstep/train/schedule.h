@@ -5,6 +5,8 @@
 #include <functional>
 #include <utility>
 
+#include "lockstep/nn/open_window.h"
+
 namespace lockstep::train {
 
 /// A learning rate for each training step: one of Lockstep's schedules, or a function of the step. It is a function of the step
@@ -39,14 +41,20 @@ class LearningRate {
     requires requires(Optimizer& optimizer) { optimizer.set_learning_rate(0.1); }
   LearningRate(Optimizer optimizer)  // NOLINT(google-explicit-constructor)
       : get_([optimizer] { return optimizer.learning_rate(); }),
-        set_([optimizer](double rate) mutable { optimizer.set_learning_rate(rate); }) {}
+        set_([optimizer](double rate) mutable { optimizer.set_learning_rate(rate); }) {
+    if constexpr (requires { lockstep::detail::has_open_window(*optimizer.core()); })
+      has_open_window_ = [optimizer] { return lockstep::detail::has_open_window(*optimizer.core()); };
+  }
 
   double get() const { return get_(); }
   void set(double rate) const { set_(rate); }
+  /// Whether gradients wait for the rest of their window of `set_accumulate`.
+  bool has_open_window() const { return has_open_window_ && has_open_window_(); }
 
  private:
   std::function<double()> get_;
   std::function<void(double)> set_;
+  std::function<bool()> has_open_window_ = {};
 };
 
 }  // namespace lockstep::train

@@ -152,6 +152,12 @@ TEST(Agreement, IsTheSameForAllWorkers) {
        {.decision = {.learning_rate = 0.2, .reason = "b"}, .learning_rate = 0.1}});
   EXPECT_EQ(all.decision, (train::Decision{.stop = true, .learning_rate = 0.2, .reason = "a; b"}));
   EXPECT_TRUE(all.decides_in_batches);
+  EXPECT_FALSE(all.terminates);
+  EXPECT_EQ(all.savers, 0u);
+  const Ballot saving = train::detail::outcome(
+      {{.savers = train::detail::saver_bit(1)}, {.savers = train::detail::saver_bit(70), .terminates = true}});
+  EXPECT_TRUE(saving.terminates);
+  EXPECT_EQ(saving.savers, train::detail::saver_bit(1) | train::detail::saver_bit(63));
   expect_error(
       [] {
         train::detail::outcome({{.learning_rate = 0.1}, {.learning_rate = 0.1}, {.learning_rate = 0.2}});

@@ -2,6 +2,7 @@
 // TF_CONFIG; without it, it is one worker. Prints the history and a digest of the weights, which must be the same for every W x R.
 // With a folder, it writes checkpoints and a CSV file there, and continues from them.
 
+#include <signal.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
@@ -62,12 +63,18 @@ ls::train::CallbackPtr on_worker_1(const std::string& what, std::function<void()
   return ls::train::lambda(std::move(of));
 }
 
-/// "die_at 8": the last worker ends there as if it were killed, before the step is saved.
+/// The step of "die_at 8"; -1 where something else is to happen.
+std::int64_t step_of(const std::string& prefix, const std::string& what) {
+  return what.rfind(prefix, 0) == 0 ? std::stoll(what.substr(prefix.size())) : -1;
+}
+
+/// "die_at 8": the last worker ends there as if it were killed, before the step is saved. "term_at 8": it receives SIGTERM.
 ls::train::CallbackPtr dying(const std::string& what) {
-  const std::string prefix = "die_at ";
-  const std::int64_t step = what.rfind(prefix, 0) == 0 ? std::stoll(what.substr(prefix.size())) : -1;
-  return ls::train::lambda({.name = "dying", .batch_ends = [step](const ls::train::Training& t) -> Decision {
-                              if (t.step == step && t.strategy.worker_id() + 1 == t.strategy.num_workers()) ::_exit(9);
+  const std::int64_t dies = step_of("die_at ", what), terminated = step_of("term_at ", what);
+  return ls::train::lambda({.name = "dying", .batch_ends = [=](const ls::train::Training& t) -> Decision {
+                              if (t.strategy.worker_id() + 1 != t.strategy.num_workers()) return {};
+                              if (t.step == dies) ::_exit(9);
+                              if (t.step == terminated) ::raise(SIGTERM);
                               return {};
                             }});
 }

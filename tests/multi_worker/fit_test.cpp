@@ -80,6 +80,17 @@ TEST(FitOfWorkers, EndsWithTheSameBitsAfterKills) {
   EXPECT_EQ(resumed_fit(1, 2, moved), expected) << "on one worker what two have begun";
 }
 
+TEST(FitOfWorkers, SigtermToOneSavesOnAllAndEndsThemWith143) {
+  const TemporaryFolder whole, ended;
+  const std::string expected = resumed_fit(1, 2, whole);
+  for (const int step : {1, 10, 12}) {
+    Job job(2, {LOCKSTEP_FIT_PROGRAM, "1", str("term_at ", step), ended.path().string()});
+    for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(seconds(60)), 143) << "worker " << k << ":\n" << job[k].said();
+    EXPECT_TRUE(contains(job[0].said(), str("SIGTERM: saved after step ", step))) << job[0].said();
+  }
+  EXPECT_EQ(resumed_fit(2, 1, ended), expected);
+}
+
 TEST(FitOfWorkers, OneWorkerStopsAll) {
   const std::string stopped = fit(2, 1, "stop");
   EXPECT_TRUE(contains(stopped, "stopped: worker 1 has seen enough\nsteps 12,")) << stopped;
