@@ -6,12 +6,10 @@
 
 namespace lockstep::train::detail {
 
-using Json = nlohmann::json;
-
 std::string to_text(const LoopPlace& place) {
-  Json epochs = Json::array();
+  nlohmann::json epochs = nlohmann::json::array();
   for (const Logs& logs : place.history.epochs) epochs.push_back(exact_logs(logs));
-  return Json{
+  return nlohmann::json{
       {"step", place.step},
       {"epoch", place.epoch},
       {"is_in_epoch", place.is_in_epoch},
@@ -36,7 +34,7 @@ std::string to_text(const LoopPlace& place) {
 }
 
 LoopPlace place_of(const std::string& text) {
-  const Json saved = Json::parse(text);
+  const nlohmann::json saved = nlohmann::json::parse(text);
   LoopPlace place;
   saved.at("step").get_to(place.step);
   saved.at("epoch").get_to(place.epoch);
@@ -55,7 +53,7 @@ LoopPlace place_of(const std::string& text) {
   saved.at("epoch_seconds").get_to(place.epoch_seconds);
   saved.at("input_wait_seconds").get_to(place.input_wait_seconds);
   saved.at("first_epoch").get_to(place.history.first_epoch);
-  for (const Json& logs : saved.at("history")) place.history.epochs.push_back(logs_of(logs));
+  for (const nlohmann::json& logs : saved.at("history")) place.history.epochs.push_back(logs_of(logs));
   saved.at("stopped").get_to(place.history.stopped);
   return place;
 }
