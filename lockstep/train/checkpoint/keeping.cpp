@@ -1,6 +1,8 @@
 #include "lockstep/train/checkpoint/keeping.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -24,11 +26,11 @@ namespace detail {
 KeepPlan plan_keeping(const std::vector<KeptCheckpoint>& all, const KeepOptions& options) {
   std::vector<KeptCheckpoint> by_score;
   for (const KeptCheckpoint& checkpoint : all) {
-    if (checkpoint.score) by_score.push_back(checkpoint);
+    if (checkpoint.score && !std::isnan(*checkpoint.score)) by_score.push_back(checkpoint);
   }
   // Of equal ones the older is better, as everywhere in training: a newer one has to improve.
-  std::ranges::stable_sort(by_score, [&](const KeptCheckpoint& a, const KeptCheckpoint& b) {
-    return options.highest_is_best ? *a.score > *b.score : *a.score < *b.score;
+  std::ranges::sort(by_score, {}, [&](const KeptCheckpoint& each) {
+    return std::pair(options.highest_is_best ? -*each.score : *each.score, each.step);
   });
   if (!options.best_metric.empty())
     by_score.resize(std::min(by_score.size(), static_cast<std::size_t>(options.keep_best)));

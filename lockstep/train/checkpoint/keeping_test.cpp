@@ -53,14 +53,16 @@ TEST(KeepPlan, IsAFunctionOfStepsAndScores) {
        {10}},
   };
   for (const auto& row : rows) {
-    std::vector<detail::KeptCheckpoint> all;
-    for (const double score : row.scores) {
-      all.push_back({static_cast<std::int64_t>(all.size() + 1) * 10});
-      if (score == score) all.back().score = score;
+    for (const bool has_nan : {false, true}) {  // a score that is not a number is none
+      std::vector<detail::KeptCheckpoint> all;
+      for (const double score : row.scores) {
+        all.push_back({static_cast<std::int64_t>(all.size() + 1) * 10});
+        if (score == score || has_nan) all.back().score = score;
+      }
+      const KeepPlan plan = plan_keeping(all, row.options);
+      EXPECT_EQ(plan.remove, row.remove) << row.name;
+      EXPECT_EQ(plan.leave_optimizer, row.leave_optimizer) << row.name;
     }
-    const KeepPlan plan = plan_keeping(all, row.options);
-    EXPECT_EQ(plan.remove, row.remove) << row.name;
-    EXPECT_EQ(plan.leave_optimizer, row.leave_optimizer) << row.name;
   }
 }
 
