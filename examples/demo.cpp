@@ -175,9 +175,9 @@ int run_demo(const Options& options, char** argv) {
   const bool same_replicas = have_equal_replicas(first.net);
   const bool same_runs =
       was_killed && have_equal_weights(*first.net, *second.net) && first.history.epochs == second.history.epochs;
-  const std::string picture = options.folder + "/curves.svg";
-  std::ofstream(picture) << ls::train::svg_of(ls::train::read_curves(straight + "/training.csv", ""),
-                                              {.title = "Handwritten digits"});
+  auto curves = ls::train::read_curves(straight + "/training.csv", "");
+  std::erase_if(curves, [](const ls::train::Curve& curve) { return curve.name == "learning_rate"; });
+  std::ofstream(options.folder + "/curves.svg") << ls::train::svg_of(curves, {.title = "Handwritten digits"});
   std::printf("\nRight on digits it has never seen:  %.1f%%\n", 100 * accuracy);
   std::printf("Weights on all replicas:            %s\n", same_replicas ? "equal, bit by bit" : "NOT EQUAL");
   std::printf("Killed and continued:               %s\n",
