@@ -39,7 +39,7 @@ TEST(ShufflePosition, LongPassesGoOnWhereTheyWere) {
       {"read ahead", [=] { return range(100'000).shuffle(40).map(same, {.parallel_calls = 2}).prefetch(10); }},
   };
   for (const auto& [name, build] : pipelines) {
-    const auto start = [&, &build = build] { return build().iterator({.job_seed = 7, .epoch = 2}); };
+    const auto start = [&begin = build] { return begin().iterator({.job_seed = 7, .epoch = 2}); };
     for (const std::int64_t at : {0, 1, 16'383, 16'384, 16'385, 65'536, 99'990, 100'000}) {
       auto iterator = start();
       iterator.skip(at);

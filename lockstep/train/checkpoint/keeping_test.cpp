@@ -73,7 +73,7 @@ TEST(KeepOptions, RefuseWhatCannotBeKept) {
       {{.keep_optimizer = 1}, "keep_optimizer must be >= 2, or 0 for all, got 1"},
       {{.keep_optimizer = -2}, "keep_optimizer must be >= 2"}};
   for (const auto& [options, text] : rows)
-    expect_error([&options = options] { require_valid(options); }, Code::InvalidArgument, errors::kBadOption, {text});
+    expect_error([&refused = options] { require_valid(refused); }, Code::InvalidArgument, errors::kBadOption, {text});
   require_valid(KeepOptions{});
 }
 
