@@ -79,7 +79,7 @@ TEST(Curves, AreReadAsFarAsALogGoes) {
       {folder.file("events.tfevents", "x"), "holds a damaged record"},
   };
   for (const auto& [path, text] : rows)
-    expect_error([&path = path] { read_curves(path, ""); }, Code::InvalidArgument, errors::kFile, {path, text}, path);
+    expect_error([&read = path] { read_curves(read, ""); }, Code::InvalidArgument, errors::kFile, {path, text}, path);
   std::filesystem::create_directory(folder / "empty");
   expect_error([&] { read_curves(folder / "empty", ""); }, Code::InvalidArgument, errors::kFile,
                {"the folder has no values"});

@@ -207,7 +207,7 @@ TEST(Png, RefusesWhatIsNotAnImage) {
       {{2, 2, 2, pixels}, "an image of 2 x 2 x 2 needs 8 bytes, got 12"},
   };
   for (const auto& [image, text] : rows)
-    expect_error([&image = image] { png_of(image); }, Code::InvalidArgument, errors::kBadOption, {text});
+    expect_error([&drawn = image] { png_of(drawn); }, Code::InvalidArgument, errors::kBadOption, {text});
 }
 
 }  // namespace
