@@ -57,7 +57,10 @@ std::string path_of_new_file(const std::string& folder, double now) {
 EventFile::EventFile(const std::string& folder, EventFileOptions options)
     : options_(std::move(options)), path_(path_of_new_file(folder, now())), out_(path_) {
   out_.write(detail::event::file_version(now()));
-  if (options_.resume_after) out_.write(detail::event::session_start(at(*options_.resume_after + 1)));
+  if (options_.resume_after) {
+    // TensorBoard's pages drop nothing at the first start of a folder, and the files before this one have none.
+    for (int start = 0; start < 2; ++start) out_.write(detail::event::session_start(at(*options_.resume_after + 1)));
+  }
   flush();
 }
 

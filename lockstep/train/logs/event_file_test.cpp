@@ -111,9 +111,11 @@ TEST(EventFile, StartsASessionBehindTheLastStepThatCounts) {
   resumed.scalar("loss", 4, 2);
   resumed.close();
   const auto events = event::read_events(resumed.path()).events;
-  ASSERT_EQ(events.size(), 3);
-  EXPECT_TRUE(events[1].starts_session);
-  EXPECT_EQ(events[1].step, 4);
+  ASSERT_EQ(events.size(), 4);
+  for (const std::size_t start : {1u, 2u}) {  // TensorBoard's pages take no notice of the first one in a folder
+    EXPECT_TRUE(events[start].starts_session);
+    EXPECT_EQ(events[start].step, 4);
+  }
   std::vector<std::string> paths;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) paths.push_back(entry.path().string());
   EXPECT_EQ(paths.size(), 2);
