@@ -1,33 +1,17 @@
-"""Files of Lockstep read by TensorFlow, numpy, safetensors and Python's csv, and the other way round.
+"""Files of Lockstep read by TensorFlow, TensorBoard, numpy, safetensors and Python's csv, and the other way round.
 
-usage: interop.py tensorflow|numpy|csv|safetensors TOOL      TOOL: interop_tool; both sides know the contents by the same formulas
+usage: interop.py CHECK TOOL      CHECK: a key of `checks`; TOOL: interop_tool; both sides know the contents by the same formulas
 exit status 77: the module is not installed, nothing was checked
 """
 import csv
 import os
-import subprocess
 import sys
 import tempfile
 
-NOT_RUN = 77
+from common import expect, require, tool
+from tensorboard_files import check_tensorboard
+
 RECORDS = 50
-
-
-def require(name):
-    try:
-        return __import__(name)
-    except ImportError as error:
-        print(f"NOT RUN: {name} cannot be imported ({error}); install it to check files against it")
-        sys.exit(NOT_RUN)
-
-
-def tool(command, folder):
-    subprocess.run([sys.argv[2], command, folder], check=True)
-
-
-def expect(holds, what):
-    if not holds:
-        sys.exit(f"not as expected: {what}")
 
 
 def check_tensorflow(folder):
@@ -201,6 +185,7 @@ def check_csv(folder):
 with tempfile.TemporaryDirectory() as workplace:
     checks = {
         "tensorflow": check_tensorflow,
+        "tensorboard": check_tensorboard,
         "numpy": check_numpy,
         "csv": check_csv,
         "safetensors": check_safetensors,

@@ -1,8 +1,8 @@
 // Writes files for other programs to read, and checks files that they wrote; interop.py is the other side. Both know
 // the contents by the same formulas.
 //
-//   interop_tool write-tensorflow|check-tensorflow|read-text|write-numpy|check-numpy|check-csv|write-safetensors|
-//                check-safetensors FOLDER
+//   interop_tool write-tensorflow|check-tensorflow|read-text|write-tensorboard|write-numpy|check-numpy|check-csv|
+//                write-safetensors|check-safetensors FOLDER
 
 #include <cstdint>
 #include <cstdio>
@@ -22,6 +22,7 @@
 #include "lockstep/data/format/safetensors.h"
 #include "lockstep/data/format/text_lines.h"
 #include "lockstep/data/format/tfrecord.h"
+#include "tests/interop/interop_events.h"
 
 using namespace lockstep;
 using namespace lockstep::data;
@@ -230,6 +231,7 @@ int main(int count, char** arguments) {
       {"write-tensorflow", &write_tensorflow},
       {"check-tensorflow", &check_tensorflow},
       {"read-text", &read_text},
+      {"write-tensorboard", &write_tensorboard},
       {"write-numpy", &write_numpy},
       {"check-numpy", &check_numpy},
       {"check-csv", &check_csv},
