@@ -1,4 +1,4 @@
-// Trains a small network to tell two spirals apart: `getting_started [epochs]`. Stop it and start it again: it continues.
+// Trains a small network to tell two spirals apart. Kill it and start it again: it continues.
 
 #include <lockstep/lockstep.h>
 #include <lockstep/train.h>
@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 namespace ls = lockstep;
 namespace nn = torch::nn;
@@ -28,10 +27,9 @@ nn::Sequential make_net() {
   return nn::Sequential(nn::Linear(2, 64), nn::ReLU(), nn::Linear(64, 64), nn::ReLU(), nn::Linear(64, 2));
 }
 
-int main(int argc, char** argv) {
-  const int epochs = argc > 1 ? std::atoi(argv[1]) : 10;
+int main() {
   torch::manual_seed(1);
-  const auto batches = ls::data::from_tensor_slices(make_points(8000)).batch(100);
+  const auto batches = ls::data::from_tensor_slices(make_points(8000)).shuffle(8000).batch(100);
   const auto held_out = ls::data::from_tensor_slices(make_points(2000)).batch(100);
 
   ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
@@ -40,22 +38,11 @@ int main(int argc, char** argv) {
   ls::train::Model model(net, optimizer,
                          {.loss = ls::train::losses::cross_entropy(), .metrics = {ls::train::metrics::accuracy()}});
 
-  const std::vector<ls::NamedState> parts = {{"model", net}, {"optimizer", optimizer}};
-  ls::train::CheckpointManager checkpoints("spirals");
-  if (const auto newest = checkpoints.resume()) {
-    ls::restore(strategy, ls::train::read_checkpoint(newest->path), parts);
-    std::printf("continues after step %d\n", static_cast<int>(newest->step));
-  }
-  const auto save = [&](const ls::train::Training&, const ls::train::Logs& values) {
-    checkpoints.save(optimizer.steps(), ls::capture(strategy, parts), values);
-    return ls::train::Decision{};
-  };
-
-  const auto epochs_done = static_cast<int>(optimizer.steps() / batches.cardinality().value());
-  model.fit(batches, {.epochs = epochs,
+  model.fit(batches, {.epochs = 10,
                       .validation = held_out,
-                      .callbacks = {ls::train::lambda({.epoch_ends = save})},
-                      .initial_epoch = epochs_done});
+                      .callbacks = {ls::train::csv_logger({.path = "spirals.csv"}),
+                                    ls::train::model_checkpoint({.folder = "spirals", .every = {.steps = 50}})},
+                      .resume = true});
   const auto result = model.evaluate(held_out);
   std::printf("held out: accuracy %.4f, loss %.6f\n", result.at("accuracy"), result.at("loss"));
   ls::save("spirals.safetensors", net);
