@@ -59,7 +59,7 @@ TEST(Inspect, ShowsLogsAndRecords) {
   const Answer answer({"inspect", events.path()});
   EXPECT_EQ(answer.code, 0) << answer.err;
   EXPECT_EQ(answer.out,
-            "resumed at step 7\nevent file: 4 events, 1 tag\n  epoch_loss  2 scalars, steps 7 to 8, last 0.5\n");
+            "resumed at step 7\nevent file: 5 events, 1 tag\n  epoch_loss  2 scalars, steps 7 to 8, last 0.5\n");
   {
     data::TFRecordWriter writer(folder / "rows");
     for (const char* record : {"a", "bcd"}) writer.write(record);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <optional>
 
 #include "apps/lockstep/outcome.h"
 #include "lockstep/base/error.h"
@@ -92,8 +93,10 @@ void inspect_events(const std::string& path) {
   };
   std::map<std::string, Tag> tags;
   const auto [events, damage] = event::read_events(path);
+  std::optional<std::int64_t> session;  // begun twice in a file: TensorBoard overlooks the first of a folder
   for (const event::Event& each : events) {
-    if (each.starts_session) std::cout << "resumed at step " << each.step << '\n';
+    if (each.starts_session && session != each.step) std::cout << "resumed at step " << each.step << '\n';
+    if (each.starts_session) session = each.step;
     for (const event::Value& value : each.values) {
       Tag& tag = tags[value.tag];
       if (tag.count++ == 0) tag.first_step = each.step;
