@@ -89,12 +89,16 @@ TEST(ShufflePosition, ResumingTakesNoLongerFarAway) {
     auto iterator = build().iterator({.job_seed = 7, .epoch = 0});
     ASSERT_EQ(iterator.skip(kFar / 100), kFar / 100) << name;
     const IteratorState state = iterator.state();
-    const auto begun = std::chrono::steady_clock::now();
-    auto resumed = resume(build(), state);
-    const auto first = integers(*resumed.next());
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begun;
-    EXPECT_EQ(first, integers(*iterator.next())) << name;
-    EXPECT_LT(took.count(), 250) << name << ": the goal is 50 ms; drawing all again would take 500 ms and more";
+    const auto expected = integers(*iterator.next());
+    double least = 1e9;  // ms; a busy machine may delay one of them
+    for (int attempt = 0; attempt < 5 && least > 50; ++attempt) {
+      const auto begun = std::chrono::steady_clock::now();
+      auto resumed = resume(build(), state);
+      EXPECT_EQ(integers(*resumed.next()), expected) << name;
+      const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begun;
+      least = std::min(least, took.count());
+    }
+    EXPECT_LT(least, 250) << name << ": the goal is 50 ms; drawing all again would take 500 ms and more";
   }
 }
 
