@@ -13,64 +13,74 @@
 namespace lockstep::data {
 namespace {
 
-/// A full shuffle of many elements: all are read before the first is given, and their order is computed.
-class PermutedElements final : public ElementIterator {
+/// How far a pass over a computed order has come.
+class PermutedPass {
  public:
-  PermutedElements(IteratorPtr input, const KeyedPermutation& order) : input_(std::move(input)), order_(order) {}
+  explicit PermutedPass(const KeyedPermutation& order) : order_(order) {}
 
-  bool next(Element& element) override {
-    if (given_ >= size()) return false;
-    read_all();
-    all_[static_cast<std::size_t>(order_(static_cast<std::uint64_t>(given_++)))].give(element);
-    return true;
-  }
-  std::int64_t skip(std::int64_t count) override {
-    const std::int64_t skipped = std::clamp<std::int64_t>(size() - given_, 0, count);
+  std::int64_t size() const { return static_cast<std::int64_t>(order_.size()); }
+  std::int64_t left() const { return size() - given_; }
+  /// The next place of the input; there must be one left.
+  std::int64_t next() { return static_cast<std::int64_t>(order_(static_cast<std::uint64_t>(given_++))); }
+  std::int64_t skip(std::int64_t count) {
+    const std::int64_t skipped = std::clamp<std::int64_t>(left(), 0, count);
     given_ += skipped;
     return skipped;
   }
 
  private:
-  std::int64_t size() const { return static_cast<std::int64_t>(order_.size()); }
-  void read_all() {
-    if (!all_.empty()) return;
-    all_.resize(static_cast<std::size_t>(size()));
-    for (Place& place : all_) place.read(*input_);
-  }
-
-  IteratorPtr input_;
-  const KeyedPermutation order_;
-  std::vector<Place> all_;
+  KeyedPermutation order_;
   std::int64_t given_ = 0;
 };
 
-/// The same of numbers. Those of a source are not read: they are the places.
+/// A full shuffle of many elements: all are read before the first is given, and their order is computed.
+class PermutedElements final : public ElementIterator {
+ public:
+  PermutedElements(IteratorPtr input, const KeyedPermutation& order) : input_(std::move(input)), pass_(order) {}
+
+  bool next(Element& element) override {
+    if (pass_.left() == 0) return false;
+    read_all();
+    all_[static_cast<std::size_t>(pass_.next())].give(element);
+    return true;
+  }
+  std::int64_t skip(std::int64_t count) override { return pass_.skip(count); }
+
+ private:
+  // What is thrown here concerns the whole stream. Then nothing is kept, so that asking again does not give places that were
+  // never read.
+  void read_all() {
+    if (!all_.empty()) return;
+    std::vector<Place> all(static_cast<std::size_t>(pass_.size()));
+    for (Place& place : all) place.read(*input_);
+    all_ = std::move(all);
+  }
+
+  IteratorPtr input_;
+  PermutedPass pass_;
+  std::vector<Place> all_;
+};
+
+/// A full shuffle of many row numbers. Those of a source need not be read, because they are the places.
 class PermutedIndices final : public IndexIterator {
  public:
-  PermutedIndices(IndexIteratorPtr input, const KeyedPermutation& order) : input_(std::move(input)), order_(order) {}
+  PermutedIndices(IndexIteratorPtr input, const KeyedPermutation& order) : input_(std::move(input)), pass_(order) {}
 
   std::size_t next(std::span<std::int64_t> indices) override {
-    const auto count = static_cast<std::size_t>(std::clamp<std::int64_t>(size() - given_, 0, std::ssize(indices)));
-    if (input_ && count > 0 && all_.empty()) read_numbers(*input_, size(), all_);
+    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(pass_.left(), std::ssize(indices)));
+    if (input_ && count > 0 && all_.empty()) read_numbers(*input_, pass_.size(), all_);
     for (std::int64_t& index : indices.first(count)) {
-      index = static_cast<std::int64_t>(order_(static_cast<std::uint64_t>(given_++)));
+      index = pass_.next();
       if (input_) index = all_[static_cast<std::size_t>(index)];
     }
     return count;
   }
-  std::int64_t skip(std::int64_t count) override {
-    const std::int64_t skipped = std::clamp<std::int64_t>(size() - given_, 0, count);
-    given_ += skipped;
-    return skipped;
-  }
+  std::int64_t skip(std::int64_t count) override { return pass_.skip(count); }
 
  private:
-  std::int64_t size() const { return static_cast<std::int64_t>(order_.size()); }
-
   IndexIteratorPtr input_;  ///< null for a source's own order
-  const KeyedPermutation order_;
+  PermutedPass pass_;
   std::vector<std::int64_t> all_;
-  std::int64_t given_ = 0;
 };
 
 /// Shuffles places through a buffer: an element that fails does so where it would have stood.
@@ -149,7 +159,7 @@ class ShuffleIterator final : public ElementIterator {
   std::int64_t pulled_ = 0;
 };
 
-/// Of how many elements this is a full shuffle whose order is computed; nothing where a buffer decides it. It depends on the
+/// The number of elements of a full shuffle whose order is computed; nothing where a buffer decides the order. It depends on the
 /// stages alone, so that elements and numbers come in the same order.
 std::optional<std::uint64_t> permuted_size(const Stage& below, std::int64_t buffer_size) {
   const Cardinality size = below.cardinality_if(Trust::Certain);

@@ -11,7 +11,7 @@
 namespace lockstep::data {
 namespace {
 
-/// What the buffer held when so many numbers had been given.
+/// The buffer as it was when so many numbers had been given.
 struct ShuffleMark {
   std::int64_t given = 0;
   ShuffleBuffer<std::int64_t> buffer;
