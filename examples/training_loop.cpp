@@ -1,5 +1,5 @@
-// What a training loop can be told: metrics, callbacks and schedules of your own, other sources of batches, and the calls beside
-// `fit`. docs/training_loop.md explains them.
+// Trains with metrics, callbacks and schedules of its own, with other sources of batches, and by the calls beside `fit`.
+// docs/training_loop.md explains them.
 
 #include <lockstep/lockstep.h>
 #include <lockstep/train.h>

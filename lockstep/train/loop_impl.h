@@ -25,8 +25,8 @@ inline double seconds_since(LoopClock::time_point start) {
   return std::chrono::duration<double>(LoopClock::now() - start).count();
 }
 
-/// What a loop consists of. Moments, at which callbacks are called and workers decide: loop_moments.cpp. What a checkpoint keeps of
-/// it, and how it continues from one: loop_resume.cpp.
+/// The state of a loop. loop_moments.cpp calls the callbacks and takes the decisions of all workers; loop_resume.cpp saves the loop in
+/// a checkpoint and continues from one.
 struct Loop::Impl {
   using Pass = detail::LoopPlace::Pass;
 
@@ -90,7 +90,7 @@ struct Loop::Impl {
   std::uint64_t waiting_savers = 0;               ///< for which no moment has come yet
   bool is_terminating = false, is_terminated = false;
 
-  /// Of the epoch that is open; and how many of them a resumed loop passes over, because its checkpoint has their results.
+  /// Counts within the open epoch: what has been done, or what a resumed loop passes over because its checkpoint has the results.
   struct Counts {
     int trainings = 0, validation_begins = 0, validations = 0;
   };

@@ -15,7 +15,7 @@ struct LoopPlace {
   int epoch = 0;  ///< that is open, or that comes next
   bool is_in_epoch = false;
 
-  // Of the epoch that is open.
+  // Within the open epoch.
   std::int64_t batch = 0, rows = 0;
   Pass pass = Pass::None;            ///< that is open
   int trainings = 0;                 ///< training passes that have ended

@@ -28,7 +28,7 @@ class LOCKSTEP_EXPORT PassSource {
   bool restore(Strategy& strategy, const Snapshot& from, const std::string& name);
 
  protected:
-  /// Of the pass that was started last; null if it cannot be captured.
+  /// The position in the pass that was started last; null if it cannot be captured.
   virtual std::shared_ptr<Stateful> place() = 0;
   virtual bool skip_step() = 0;  ///< false at the end of the pass
 

@@ -40,7 +40,7 @@ std::shared_ptr<WorkerGroup> meet(int rank, const std::string& addresses) {
   return join_workers({.cluster = describe_cluster({workers}, {"worker", rank}), .join_seconds = 60});
 }
 
-/// Of whole numbers, so that every order of summation gives the same. Throws if a sum is wrong.
+/// Adds up whole numbers, which give the same sum in every order. Throws if a sum is wrong.
 void sum(WorkerGroup& group, WorkerGroup::Channel channel, std::size_t elements, int round) {
   const auto value = [&](int rank, std::size_t i) {
     return static_cast<float>((static_cast<std::size_t>(rank * 7 + round) + i) % 101);

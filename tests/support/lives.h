@@ -65,7 +65,7 @@ struct SaveIn : train::Callback {
   int moments;
 };
 
-/// What must not depend on whether a training was killed.
+/// The result of a training, which must be the same whether it was killed or not.
 struct Outcome {
   std::vector<at::Tensor> weights;
   train::History history;

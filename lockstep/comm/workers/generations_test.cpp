@@ -19,7 +19,7 @@ class GroupProcess : public Process {
  public:
   GroupProcess() : Process({LOCKSTEP_GROUP_PROGRAM}, {}, {.input = true, .ends_by_itself = false}) {}
 
-  /// The answer to the last line that it was told: "ok ..." or "error ..."; empty if none comes.
+  /// Its answer to the last line sent to it: "ok ..." or "error ..."; empty if none comes.
   std::string answer(milliseconds limit = seconds(60)) {
     for (const auto deadline = Deadline::after(limit);;) {
       const bool was_running = is_running();
@@ -35,7 +35,7 @@ class GroupProcess : public Process {
   }
 
  private:
-  std::size_t read_ = 0;  // of what it has said
+  std::size_t read_ = 0;  // bytes of its output that were read
 };
 
 struct Worker {
