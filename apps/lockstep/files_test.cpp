@@ -84,6 +84,30 @@ TEST(Verify, HasAVerdictForEachAndAnExitCode) {
   EXPECT_TRUE(contains(record.out, "damaged  ")) << record.out;
 }
 
+TEST(Verify, FindsAByteOfAnyFileAndNamesIt) {
+  const TemporaryFolder folder;
+  const std::string path = save_checkpoint(folder, 12), newer = save_checkpoint(folder, 24);
+  for (const std::string name : {"manifest.json", "model.safetensors"}) {
+    const std::string content = file_content(newer + '/' + name);
+    std::vector<std::string> damaged{"", content.substr(0, content.size() / 2), content.substr(0, content.size() - 1),
+                                     content + '\n'};
+    for (const std::size_t at : {std::size_t{0}, content.size() / 2, content.size() - 1}) {
+      damaged.push_back(content);
+      damaged.back()[at] = static_cast<char>(damaged.back()[at] ^ 1);
+    }
+    for (std::size_t k = 0; k < damaged.size(); ++k) {
+      folder.file("step-000000000024/" + name, damaged[k]);
+      const Answer answer({"verify", folder.path()});
+      EXPECT_EQ(answer.code, 5) << name << ' ' << k;
+      EXPECT_TRUE(contains(answer.out, str("ok       ", path, "\ndamaged  ", newer, ": ", name, ' '))) << answer.out;
+      EXPECT_EQ(count(answer.out, "\n"), 2) << answer.out;
+      EXPECT_EQ(answer.err, "");
+    }
+    folder.file("step-000000000024/" + name, content);
+  }
+  EXPECT_EQ(Answer({"verify", folder.path()}).code, 0);
+}
+
 TEST(Plot, DrawsRuns) {
   const TemporaryFolder folder;
   for (const char* run : {"a", "b"}) {

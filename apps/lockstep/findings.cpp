@@ -76,7 +76,7 @@ Finding judge_torch(const std::string& folder, const std::string& version, const
   const auto text = str("LibTorch ", version.empty() ? "of an unknown version" : version, " in ", folder);
   if (version.empty() || built_with.empty() || version == built_with) return {Verdict::Ok, text};
   return {Verdict::Warning, str(text, ", but Lockstep was built with ", built_with),
-          "use that version on all machines: programs crash or give other bits with another one"};
+          "use that version on all machines: programs crash or give other bits with a different one"};
 }
 
 Finding judge_clock(const std::string& time, bool synchronised, bool several_machines) {

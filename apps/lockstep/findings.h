@@ -24,7 +24,7 @@ std::string to_string(const Finding& finding);
 /// "2 problems, 1 warning"
 std::string summary(const std::vector<Finding>& findings);
 
-/// 1 if there is a problem, else 0.
+/// 1 if there is a problem, otherwise 0.
 int exit_code(const std::vector<Finding>& findings);
 
 Finding problem_of(const Error& error);
@@ -34,7 +34,7 @@ Finding judge_peer(const std::string& entry, const Reach& reach);
 struct Limits {
   std::uint64_t open_files = 0;
   std::uint64_t memory = 0;                        ///< available, in bytes
-  std::optional<std::uint64_t> memory_limit = {};  ///< of the control group
+  std::optional<std::uint64_t> memory_limit = {};  ///< limit of the control group
   int usable_cores = 1, all_cores = 1;
 };
 std::vector<Finding> judge_limits(const Limits& limits, int workers);

@@ -34,7 +34,7 @@ std::string worker_named_in(const std::string& line, const std::string& words = 
   return std::regex_search(line, found, std::regex(words + R"((worker \d{1,9}))")) ? found[1].str() : "";
 }
 
-// The worker that its error is about, or that reported it, if that is another one.
+// The worker that its error is about, or that reported it, if that is a different worker.
 std::string named_by(const Ending& ending) {
   const int number = error_number(ending.tail);
   if (number == 0) return {};
@@ -80,7 +80,7 @@ std::string advice(const Ending& ending) {
 std::vector<int> awaited_workers(const std::string& line) {
   const auto begin = line.find(": waiting for ");
   if (begin == line.npos) return {};
-  // Those who are here are named without their addresses, and so are those that others wait for at the end.
+  // Workers that are here are named without their addresses, and so are those that others wait for at the end.
   static const std::regex with_address(R"(worker (\d{1,9}) \()");
   std::vector<int> workers;
   const auto from = line.begin() + static_cast<std::ptrdiff_t>(begin);

@@ -47,7 +47,7 @@ struct Attempt {
 /// waiting for worker 1 (a:2): connection refused, worker 2 (b:2): ...; here: worker 0".
 std::vector<int> awaited_workers(const std::string& line);
 
-/// The last lines that are worth showing: from the last error block on, else all.
+/// The last lines that are worth showing: from the last error block on, otherwise all.
 std::vector<std::string> telling_lines(const std::vector<std::string>& tail);
 
 /// The number of the last error block ("error[L104]: ..."), or 0.
@@ -60,7 +60,7 @@ const Ending* root_cause(const Attempt& attempt);
 /// Whether it only reports what happened to another worker.
 bool is_consequence(const Ending& ending);
 
-/// Who is to blame if the cause is only such a report: a worker that was frozen, or that ended well but too early. Or null.
+/// The worker to blame if the cause is only such a report: a worker that was frozen, or that ended well but too early. Or null.
 const Ending* culprit(const Attempt& attempt, const Ending& cause);
 
 /// A worker's exit code is passed on. Death by a signal is 3 (a worker was lost) if it came from outside and 1 if the

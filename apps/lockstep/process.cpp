@@ -160,7 +160,7 @@ int supervise(const std::function<int(int)>& keeper) {
   signal(SIGCHLD, SIG_DFL);
   const auto signals = watched_signals();
   sigprocmask(SIG_BLOCK, &signals, nullptr);
-  prctl(PR_SET_CHILD_SUBREAPER, 1);  // of both processes: for kill_descendants
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // acts on both processes: for kill_descendants
   Pipe ends = make_pipe();
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error("cannot start another process: raise 'ulimit -u'");

@@ -15,7 +15,7 @@ namespace lockstep::app {
 struct Process {
   pid_t pid = -1;
   Descriptor output[2];  ///< what it writes to standard output and error; not blocking
-  Descriptor input;      ///< its standard input, if asked for, else it reads nothing
+  Descriptor input;      ///< its standard input, if asked for, otherwise it reads nothing
 };
 
 /// Starts `argv` as the leader of a session of its own with `environment` ("NAME=value") on top of ours. The kernel kills
@@ -27,7 +27,7 @@ Process start_process(const std::vector<std::string>& argv, std::vector<std::str
 /// Needs `supervise`. False if something was still there at the deadline.
 bool kill_descendants(const Deadline& deadline);
 
-/// How many processes the kernel has killed for lack of memory, as far as it tells us: only a rise means something.
+/// How many processes the kernel has killed for lack of memory, as far as it reports them: only a rise means something.
 long out_of_memory_kills();
 /// The number after `name` in a file of "name number" lines, which may have a unit behind them, or -1.
 long counter(const std::string& text, const std::string& name);

@@ -42,7 +42,7 @@ int keep(const RunRequest& request, const MembersOf& members_of, int life_line) 
     const auto next = next_step(result, request.restart, restarts, port_retries);
     if (const auto* cause = root_cause(result); cause && !result.is_explained) {
       const auto* const blamed = culprit(result, *cause);
-      // Of several launchers, the one whose worker is the cause says so; if there is none, the launcher of the launchers.
+      // Of several launchers, the one whose worker is the cause reports it; if there is none, the launcher of the launchers.
       const bool one_of_many = request.key_on_stdin || request.host_index == "slurm";
       if (!one_of_many || blamed || !is_consequence(*cause)) console.add(1, describe(*cause, blamed));
     }

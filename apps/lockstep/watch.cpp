@@ -20,9 +20,9 @@
 namespace lockstep::app {
 namespace {
 
-// Some tools send one request twice; this much later it is the user who has lost patience.
+// Some tools send one request twice; this much later it is an impatient user.
 constexpr Seconds kImpatience{0.5};
-// The launcher is gone, so there is no one to report the workers' exit to.
+// The launcher is gone, so nothing is left to report the workers' exit to.
 constexpr Seconds kAbandonedGrace{1};
 
 struct Running {
@@ -101,7 +101,7 @@ class Watch {
     if (waits[2].revents != 0) listen_to(events_.input);
   }
 
-  // Who has started this job asks it to stop by writing something; if the descriptor ends, that process is gone.
+  // The process that started this job asks it to stop by writing something; if the descriptor ends, that process is gone.
   void listen_to(int& source) {
     char bytes[256];
     const auto count = read(source, bytes, sizeof bytes);
@@ -142,7 +142,7 @@ class Watch {
     }
   }
 
-  // A worker that has ended will not join any more, so that those who wait for it wait in vain.
+  // A worker that has ended will not join any more, so waiting for it is useless.
   void look_for_absent(const std::string& line) {
     for (const int worker : awaited_workers(line)) {
       const auto gone = std::ranges::find(attempt_.endings, str("worker ", worker), &Ending::name);
@@ -220,7 +220,7 @@ class Watch {
     for (const Running& one : running_) {
       const int translated = signal == SIGINT && one.member.stop_signal != 0 ? one.member.stop_signal : signal;
       if (one.ended) continue;
-      // Another host's launcher is told by a line; a signal would only end the ssh that brings its last words.
+      // Another host's launcher gets a line; a signal would only end the ssh that brings its last words.
       if (!one.process.input || signal == SIGKILL)
         kill(-one.process.pid, translated);
       else if (signal != SIGUSR1 && signal != SIGUSR2)

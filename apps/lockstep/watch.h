@@ -30,7 +30,7 @@ struct WatchOptions {
 /// What the launcher listens to while it watches; all of it is read with poll.
 struct Events {
   int signals = -1;    ///< a signalfd
-  int life_line = -1;  ///< ends when whoever started this job is gone
+  int life_line = -1;  ///< ends when the process that started this job is gone
   int input = -1;      ///< likewise, for a launcher that was started from another host, which can also ask it to stop
 };
 
@@ -39,7 +39,7 @@ struct Events {
 Attempt watch(const std::vector<Member>& members, const WatchOptions& options, const Events& events, Console& console,
               bool first_attempt);
 
-/// Waits for `delay`. The signal by which the user stopped the job meanwhile, else 0.
+/// Waits for `delay`. The signal by which the user stopped the job meanwhile, otherwise 0.
 int pause_for(Seconds delay, const Events& events, Console& console);
 
 }  // namespace lockstep::app

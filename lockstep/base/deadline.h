@@ -25,7 +25,7 @@ class LOCKSTEP_EXPORT Deadline {
   template <class Rep, class Period>
   static Deadline after(std::chrono::duration<Rep, Period> wait) {
     const auto now = Clock::now();
-    // A wait longer than the clock can count is no deadline at all.
+    // A wait longer than the clock can count is not a deadline at all.
     if (std::chrono::duration<double>(wait) >= std::chrono::duration<double>(Clock::time_point::max() - now))
       return never();
     return Deadline(now + std::chrono::duration_cast<Clock::duration>(wait));

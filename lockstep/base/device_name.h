@@ -17,7 +17,7 @@ struct DeviceName {
   std::optional<int> task;
   std::string type;  ///< "CPU", "GPU", ...; empty: none given
   std::optional<int> index;
-  std::optional<int> logical = {};  ///< of several replicas on one GPU: "gpu:0/1" is the second on the first GPU
+  std::optional<int> logical = {};  ///< number among the replicas of one GPU: "gpu:0/1" is the second on the first GPU
 
   bool operator==(const DeviceName&) const = default;
 };

@@ -111,7 +111,7 @@ inline constexpr int kTaskTaken = 107;            ///< two processes have the sa
 inline constexpr int kDifferentClusters = 108;    ///< workers have different descriptions of the cluster
 inline constexpr int kDifferentPrograms = 109;    ///< workers run different programs, models or optimizers
 inline constexpr int kCollectiveMismatch = 110;   ///< workers called different collectives
-inline constexpr int kJobKey = 111;               ///< the job key is missing, unreadable or another one
+inline constexpr int kJobKey = 111;               ///< the job key is missing, unreadable or does not match
 inline constexpr int kStranger = 112;             ///< bytes at a port that no worker of this job sent
 inline constexpr int kPeerFailed = 113;           ///< the program of another worker failed
 inline constexpr int kEngineLoad = 114;           ///< the data engine between workers cannot be loaded
@@ -146,7 +146,7 @@ inline constexpr int kFile = 601;                 ///< a file cannot be opened, 
 inline constexpr int kNoFiles = 602;              ///< no file has a name like this
 inline constexpr int kCompression = 603;          ///< compressed bytes are damaged
 inline constexpr int kRecord = 604;               ///< a record of a file is damaged or cut off
-inline constexpr int kExample = 605;              ///< bytes are no tf.train.Example
+inline constexpr int kExample = 605;              ///< bytes are not a valid tf.train.Example
 inline constexpr int kFeature = 606;              ///< an Example does not have the features asked for
 inline constexpr int kNpy = 607;                  ///< an npy file is damaged, or of a kind that is not read
 inline constexpr int kCsv = 608;                  ///< a CSV record or field does not fit
@@ -157,7 +157,7 @@ inline constexpr int kCacheFile = 623;            ///< the file of a cache does 
 inline constexpr int kSharding = 651;             ///< a dataset cannot be shared out among workers this way
 inline constexpr int kTooFewElements = 652;       ///< fewer files or elements than workers
 inline constexpr int kNoMoreData = 653;           ///< past the last step of a distributed dataset
-inline constexpr int kSignature = 654;            ///< an argument of run is not what its element_spec says
+inline constexpr int kSignature = 654;            ///< an argument of run does not match its element_spec
 inline constexpr int kInternal = 901;             ///< a bug in Lockstep
 }  // namespace errors
 

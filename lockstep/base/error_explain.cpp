@@ -64,7 +64,7 @@ constexpr std::array kExplanations{
         errors::kCollectiveMismatch,
         "Every worker must make the same collectives in the same order. Workers tell each other what they are about to "
         "do before any data is used, and here they differ: in the operation, the reduction, the element type, the "
-        "shape or the name. No data was used; the job cannot go on. Usual causes: a collective inside an `if` that "
+        "shape or the name. No data was used; the job cannot continue. Usual causes: a collective inside an `if` that "
         "depends on the worker, two calls in another order, or a model that differs between workers. The message shows "
         "what each worker called; the log of collectives shows what came before."},
     Explanation{
@@ -79,7 +79,7 @@ constexpr std::array kExplanations{
         "version of Lockstep. It was dropped and the job was not disturbed."},
     Explanation{
         errors::kPeerFailed,
-        "The program of another worker ended with an exception. All workers stop with its message, since they cannot go on "
+        "The program of another worker ended with an exception. All workers stop with its message, since they cannot continue "
         "without it. The cause is on the named worker."},
     Explanation{
         errors::kEngineLoad,

@@ -19,7 +19,7 @@ class LocalValues {
   LocalValues(const LocalValues&) = delete;
   LocalValues& operator=(const LocalValues&) = delete;
 
-  /// Null if nobody has asked `get` for it.
+  /// Null if `get` was never called for it.
   template <class T>
   T* find() const {
     return find_from<T>(first_.load(std::memory_order_acquire));

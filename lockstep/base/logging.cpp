@@ -1,5 +1,7 @@
 #include "lockstep/base/logging.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -8,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/base/open_line.h"
 #include "lockstep/base/vocabulary.h"
 
 namespace lockstep {
@@ -36,10 +39,12 @@ LogState& state() {
   return instance;
 }
 
+std::atomic<bool> line_is_open{false};  // on the terminal
+
 void write_to_stderr(Severity severity, std::string_view line) {
   const auto name = kSeverityNames[static_cast<std::size_t>(severity)];
-  std::string text = "lockstep: ";
-  text.append(name).append(": ").append(line).append("\n");
+  std::string text = line_is_open && ::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "";
+  text.append("lockstep: ").append(name).append(": ").append(line).append("\n");
   // One call, so that lines of several processes on one terminal stay whole.
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
@@ -60,6 +65,8 @@ void deliver(Severity severity, std::string_view line) {
 }
 
 }  // namespace
+
+void detail::set_line_is_open(bool is_open) noexcept { line_is_open = is_open; }
 
 void set_log_sink(LogSink sink) {
   // Swapped, so that the old sink is destroyed after the lock is gone.

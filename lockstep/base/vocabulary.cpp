@@ -25,7 +25,7 @@ bool stands_alone(std::string_view text, std::size_t at, std::size_t size) {
   return !joins_names(after[0]) || (after[0] == '.' && (after.size() == 1 || !is_of_name(after[1])));
 }
 
-/// How many characters from `at` on stay as they are: 'a name', "what a file says", or what is marked as verbatim.
+/// How many characters from `at` on stay as they are: 'a name', "the text of a file", or what is marked as verbatim.
 std::size_t quoted_at(std::string_view text, std::size_t at) {
   const char begin = text[at];
   if (begin == kVerbatim) return std::min(text.find(kVerbatimEnd, at), text.size() - 1) - at + 1;

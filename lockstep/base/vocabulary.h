@@ -17,15 +17,15 @@ using Vocabulary = std::span<const std::pair<std::string_view, std::string_view>
 /// `text` in these words. What is in quotes stays, and so do words that are part of a name or path, such as replica-3.npy.
 LOCKSTEP_EXPORT std::string in_words(Vocabulary words, std::string_view text);
 
-/// A part of a text that `in_words` leaves as it is, without quotes: what an exception of the program says.
+/// A part of a text that `in_words` leaves as it is, without quotes: the text of an exception of the program.
 LOCKSTEP_EXPORT std::string verbatim(std::string_view text);
 
-/// What this thread speaks here. Empty: the main API's words.
+/// The words of this thread. Empty: the main API's words.
 LOCKSTEP_EXPORT Vocabulary vocabulary_here();
 /// `text` in the words of this thread.
 LOCKSTEP_EXPORT std::string in_words_here(std::string text);
 
-/// While it lives, this thread speaks these words.
+/// While it lives, this thread uses these words.
 class LOCKSTEP_EXPORT VocabularyScope {
  public:
   explicit VocabularyScope(Vocabulary words);
@@ -38,7 +38,7 @@ class LOCKSTEP_EXPORT VocabularyScope {
   bool is_outermost_;
 };
 
-/// Says what a thread speaks where no scope does: `words()`, called on that thread.
+/// Gives the words of a thread that is in no scope: `words()`, called on that thread.
 LOCKSTEP_EXPORT void set_vocabulary_outside_of_scopes(Vocabulary (*words)());
 
 }  // namespace lockstep

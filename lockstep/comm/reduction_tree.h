@@ -12,7 +12,7 @@ namespace lockstep {
 ///     T(lo, hi) = T(lo, mid) + T(mid, hi),   mid = lo + the largest power of two below hi - lo
 ///
 /// with each node rounded to the element type. Over five replicas: ((0+1)+(2+3))+4. Replicas that are neighbours meet
-/// first, so a worker that holds a few of them can add most of its own share alone.
+/// first, so a worker that holds a few of them can add most of its own share by itself.
 
 /// Where T(lo, hi) is cut; hi - lo must be at least 2.
 constexpr int tree_middle(int lo, int hi) {

@@ -63,7 +63,7 @@ LOCKSTEP_EXPORT bool write_all(int socket, const void* data, std::size_t size, D
 /// Waits until poll() sees one of `events`; false if it does not before the deadline.
 LOCKSTEP_EXPORT bool is_ready(int socket, short events, Deadline deadline);
 
-/// For poll(): milliseconds, rounded up, -1 for ever.
+/// For poll(): milliseconds, rounded up, -1 forever.
 LOCKSTEP_EXPORT int poll_milliseconds(Deadline deadline);
 
 /// "No such file", without the races of strerror.
@@ -74,7 +74,7 @@ LOCKSTEP_EXPORT std::string system_text(int error_number);
 /// Whether `address` names this machine's loopback and nothing else.
 LOCKSTEP_EXPORT bool is_on_loopback(const Address& address);
 
-/// What messages call a port, and what helps to get another one.
+/// What messages call a port, and what helps to get a different one.
 struct PortWords {
   std::string name;
   Code code_if_taken;
@@ -93,7 +93,7 @@ LOCKSTEP_EXPORT void drop_strangers(const Descriptor& held);
 /// What a connection to an address meets.
 struct Reach {
   std::string target = {};  ///< the numeric address, "127.0.0.1:2222"; empty: the name is not known
-  int error = 0;            ///< of the system; ETIMEDOUT: no answer
+  int error = 0;            ///< errno; ETIMEDOUT: no answer
 
   bool answers() const { return !target.empty() && error == 0; }
   LOCKSTEP_EXPORT std::string why() const;  ///< "connection refused", "no answer", "name not known"

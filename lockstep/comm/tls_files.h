@@ -7,8 +7,8 @@ namespace lockstep {
 /// What a worker needs to speak TLS with the others, as PEM files: all three or none.
 struct TlsFiles {
   std::string authority = {};    ///< has signed the certificates of all workers
-  std::string certificate = {};  ///< of this worker; names the host of its entry in the cluster
-  std::string private_key = {};  ///< of that certificate, without a password
+  std::string certificate = {};  ///< certificate of this worker; names the host of its entry in the cluster
+  std::string private_key = {};  ///< key of that certificate, without a password
 
   bool any() const { return !authority.empty() || !certificate.empty() || !private_key.empty(); }
 };

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/deadline.h"
 
-// Connections that have proven nothing yet: how many may wait at a port, and which one goes when another one comes.
+// Connections that have proven nothing yet: how many may wait at a port, and which one is closed when a new one comes.
 namespace lockstep {
 
 /// How many of them a port keeps open.
@@ -34,7 +34,7 @@ struct Unproven {
 
 /// The index of the connection to close so that one more from `host` may stay; nothing if there is room. A flood closes its
 /// own connections: the one to go is of the host that has the most among those that share its places. The silent go first,
-/// then the oldest, since an honest worker speaks at once.
+/// then the oldest, since an honest worker sends at once.
 template <class Connection>
 std::optional<std::size_t> one_to_close(const std::vector<Connection>& waiting, const std::string& host,
                                         const Places& places) {

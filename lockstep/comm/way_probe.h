@@ -28,8 +28,8 @@ struct LOCKSTEP_EXPORT Answers {
 
   void asked(Time now);
   void answered(Time now);
-  /// From the first question that was not answered to the last; zero if that one was answered. Time in which nobody asked or
-  /// looked for answers does not count.
+  /// From the first question that was not answered to the last; zero if that one was answered. Time in which no question was
+  /// asked or looked for answers does not count.
   Clock::duration unanswered() const;
 };
 

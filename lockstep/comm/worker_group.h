@@ -33,8 +33,8 @@ class LOCKSTEP_EXPORT WorkerGroup : public std::enable_shared_from_this<WorkerGr
 
   struct Shape {
     int rank = 0;      ///< this worker; the chief is 0
-    int workers = 1;   ///< of the job
-    int replicas = 1;  ///< of each worker
+    int workers = 1;   ///< number of workers in the job
+    int replicas = 1;  ///< replicas of each worker
   };
 
   explicit WorkerGroup(const Shape& shape) : shape_(shape) {}
@@ -56,7 +56,7 @@ class LOCKSTEP_EXPORT WorkerGroup : public std::enable_shared_from_this<WorkerGr
   virtual void wait(Ticket ticket) = 0;
   void run(Channel channel, const Collective& collective, Deadline limit) { wait(submit(channel, collective, limit)); }
 
-  /// Beside the program's other collectives, so that one who calls something else is noticed at once.
+  /// Apart from the program's other collectives, so that a worker that calls something else is noticed at once.
   void barrier(std::string_view name, Deadline deadline) {
     run(kProgram, {.kind = CollectiveKind::Barrier, .name = std::string(name)}, deadline);
   }
@@ -83,11 +83,11 @@ struct WorkerGroupOptions {
   int replicas = 1;
   /// What must be the same on all workers, a line each: "strict: true".
   std::vector<std::string> facts = {};
-  std::string machine = {};  ///< what kind of machine this is; another one is a warning on the chief
+  std::string machine = {};  ///< what kind of machine this is; a different kind is a warning on the chief
   double join_seconds = 300;
   double collective_seconds = 0;  ///< the limit of collectives that name none; 0: none
   bool ring = false;              ///< Implementation::Ring will be asked for
-  std::string bind_address = {};  ///< of the data port; empty: that of the cluster's entry
+  std::string bind_address = {};  ///< address of the data port; empty: that of the cluster's entry
   int data_port = 0;              ///< 0: a free one
   TlsFiles tls = {};
 };

@@ -9,7 +9,7 @@
 // The number of fields is the largest number of braced initialisers the type accepts, each of them an object that
 // claims to convert to anything. With that number known, a structured binding of the same length names the fields.
 //
-// Two kinds of aggregates would mislead the count and are told apart first: those with a base class (it takes an
+// Two kinds of aggregates would mislead the count and are recognised first: those with a base class (it takes an
 // initialiser, but no binding) and those with a C array (each element takes one). Both are leaves.
 namespace lockstep::detail {
 

@@ -93,7 +93,7 @@ class DistributedValues {
   T get() && { return std::move((*this)[self().chosen()]); }
 
   /// What get() chooses, as a value: `const T& x = strategy.run(...)` does not dangle. Call get() for a reference. An operator
-  /// that returned `const T&` beside the second one would make `x = strategy.run(...)` ambiguous.
+  /// that returned `const T&` next to the second one would make `x = strategy.run(...)` ambiguous.
   operator T() const& requires std::copy_constructible<T> { return get(); }
   operator T() && { return std::move(*this).get(); }
 

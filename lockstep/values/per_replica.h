@@ -20,7 +20,7 @@ struct BatchPlace {
 /// What a distributed dataset of several workers knows about the batches of one step.
 struct BatchRows {
   std::int64_t all = -1;  ///< rows of all replicas of all workers; -1: unknown
-  std::int64_t here = 0;  ///< of this worker's replicas
+  std::int64_t here = 0;  ///< rows of this worker's replicas
   bool has_empty = true;  ///< some replica of some worker has no rows
   BatchPlace place = {};
 };

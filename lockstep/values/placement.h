@@ -9,7 +9,7 @@ namespace lockstep {
 
 /// The devices of a Mirrored's components, where they are not those of the local replicas in their order.
 struct Placement {
-  std::vector<std::string> devices = {};  ///< of each component, in full spelling
+  std::vector<std::string> devices = {};  ///< device of each component, in full spelling
   std::vector<int> replicas = {};         ///< the local replica that has the device; -1: none has
 
   /// Where in the list is what a local replica sees: the component on its device, or the only one, which is a plain value

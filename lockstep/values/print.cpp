@@ -22,8 +22,8 @@ constexpr int64_t kDots = -1;
 struct Layout {
   std::string separator;
   bool one_line;
-  std::size_t width;        // of a line
-  std::string indent = "";  // of continued lines
+  std::size_t width;        // width of a line
+  std::string indent = "";  // indentation of continued lines
 };
 
 class ArrayWriter {

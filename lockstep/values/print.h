@@ -6,7 +6,7 @@
 
 #include "lockstep/base/export.h"
 
-// Tensors as text, the way numpy writes arrays: people who come from Python read it at a glance, and values from Python
+// Tensors as text, the way numpy writes arrays: users of Python read it at a glance, and values from Python
 // can be compared as text.
 namespace lockstep {
 

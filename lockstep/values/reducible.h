@@ -100,7 +100,7 @@ std::vector<ReducibleLeaf> flatten_reducible(const S& s, detail::LeafPurpose pur
 }
 
 /// A structure like `like` with the reduced leaves in place of its own. Numbers are converted back; one that does not
-/// fit its type (the mean of integers that is no integer, a sum out of range) is an InvalidArgument.
+/// fit its type (the mean of integers that is not an integer, a sum out of range) is an InvalidArgument.
 template <class S>
 S unflatten_reducible(const S& like, std::vector<ReducibleLeaf> leaves,
                       detail::LeafPurpose purpose = detail::LeafPurpose::Reduce) {

@@ -13,7 +13,7 @@ concept SelectsItself = requires(const T& t) {
   StructureTraits<T>::select(t, 0);
 };
 
-/// Whether T, or what a standard container T holds at any depth, is what `Is` says.
+/// Whether T, or what a standard container T holds at any depth, satisfies `Is`.
 template <template <class> class Is, class T>
 struct Contains : Is<T> {};
 template <template <class> class Is, class... T>
@@ -37,7 +37,7 @@ struct IsOrHoldsDistributed : std::bool_constant<is_distributed_v<T> || SelectsI
 }  // namespace detail
 
 /// Whether `select_component` changes an A: it is a distributed value, a standard container of some at any depth, or a
-/// structure type that says it can hold them. Fields of aggregates are not searched: their types are fixed.
+/// structure type that declares that it can hold them. Fields of aggregates are not searched: their types are fixed.
 template <class A>
 inline constexpr bool contains_distributed_v =
     detail::Contains<detail::IsOrHoldsDistributed, std::remove_cvref_t<A>>::value;

@@ -5,7 +5,7 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kLongestHost = 253;  // of a DNS name
+constexpr std::size_t kLongestHost = 253;  // the limit of DNS
 constexpr std::string_view kAlphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
 [[noreturn]] void refuse(std::string_view address, std::string_view reason) {

@@ -38,7 +38,7 @@ LOCKSTEP_EXPORT std::string to_string(const WorkerEntry& worker);  ///< "worker 
 struct LOCKSTEP_EXPORT ClusterDescription {
   ClusterSpec training;              ///< the jobs that train together; empty: no cluster
   std::vector<WorkerEntry> workers;  ///< by id; the chief is 0. Empty: no cluster
-  int id = 0;                        ///< of this worker
+  int id = 0;                        ///< number of this worker
 
   bool is_local() const { return workers.empty(); }
   int num_workers() const { return is_local() ? 1 : static_cast<int>(workers.size()); }

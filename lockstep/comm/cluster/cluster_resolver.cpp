@@ -55,7 +55,7 @@ std::string TFConfigClusterResolver::master(const TaskOptions& task) const {
   if (const auto given = tf_config::session_master(tf_config_text())) return *given;
   const ClusterSpec cluster = cluster_spec();
   const auto jobs = cluster.jobs();
-  // A task that is alone needs no address.
+  // A single task needs no address.
   if (jobs.empty() || (jobs.size() == 1 && cluster.job_tasks(jobs.front()).size() == 1)) return "";
   const auto type = task.task_type ? task.task_type : task_type();
   const auto id = task.task_id ? task.task_id : task_id();

@@ -41,7 +41,7 @@ class LOCKSTEP_EXPORT ClusterResolver {
 /// The place of this process in the resolver's cluster, checked.
 LOCKSTEP_EXPORT ClusterDescription describe_cluster(const ClusterResolver& resolver);
 
-/// Reads the environment variable TF_CONFIG, anew at each call. Not set: no cluster.
+/// Reads the environment variable TF_CONFIG again at each call. Not set: no cluster.
 class LOCKSTEP_EXPORT TFConfigClusterResolver final : public ClusterResolver {
  public:
   explicit TFConfigClusterResolver(TaskOptions options = {}) : options_(std::move(options)) {}

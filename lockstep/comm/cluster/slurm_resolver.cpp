@@ -75,7 +75,7 @@ void check_gpus(int per_node, int per_task, int tasks) {
   }
 }
 
-/// The host that Slurm says this task runs on must be the one that its number gives: others connect to that.
+/// The host that Slurm reports for this task must be the one that its number gives: others connect to that.
 void check_own_host(const Environment& environment, int rank, const std::string& host) {
   const auto actual = environment("SLURMD_NODENAME");
   if (!actual || *actual == host) return;

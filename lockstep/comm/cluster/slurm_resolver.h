@@ -23,9 +23,9 @@ using SlurmHosts = std::vector<std::pair<std::string, int>>;  ///< hosts and the
 
 struct SlurmOptions {
   std::map<std::string, int> jobs = {};  ///< tasks of each job, by name; empty: all tasks of the step are workers
-  int port_base = 8888;                  ///< of the first task on a host; the next one has the next port
+  int port_base = 8888;                  ///< port of the first task on a host; the next one has the next port
   std::optional<int> gpus_per_node =
-      {};  ///< default: those of CUDA_VISIBLE_DEVICES, else SLURM_GPUS_ON_NODE, else none
+      {};  ///< default: those of CUDA_VISIBLE_DEVICES, otherwise SLURM_GPUS_ON_NODE, otherwise none
   std::optional<int> gpus_per_task = {};   ///< default: all GPUs of a node, divided by its tasks; 0 trains on CPUs
   std::optional<int> tasks_per_node = {};  ///< default: SLURM_STEP_TASKS_PER_NODE
   SlurmHosts tasks_of_hosts = {};          ///< instead of Slurm's lists of hosts and tasks
@@ -38,7 +38,7 @@ struct SlurmPlan {
   std::string task_type;
   int task_index = 0;
   int gpus_per_task = 0;
-  int first_gpu = 0;  ///< of this task, among those that it sees
+  int first_gpu = 0;  ///< this task's first GPU among those that it sees
 };
 
 /// A variable of the environment; none if it is not set.

@@ -104,7 +104,7 @@ auto read_from_task(std::string_view text, const char* key, Read&& read) -> std:
 
 std::string type_in(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
-  // What Python makes of such values: they are not names of jobs, and whoever compares the two sees the same text.
+  // What Python makes of such values: they are not names of jobs, and the text is the same in both.
   if (value.is_null()) return "None";
   if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
   if (value.is_number()) return value.dump();

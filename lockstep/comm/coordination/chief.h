@@ -22,8 +22,8 @@ class Outbox {
   virtual void close(std::uint64_t connection) = 0;  ///< after what was sent
 };
 
-/// The chief's book: who is here, what is stored, who waits for what, what failed first. It has no thread, socket or clock:
-/// its caller passes in what arrived and the time, one call at a time.
+/// The chief's book: which members are here, what is stored, which member waits for what, what failed first. It has no thread,
+/// socket or clock: its caller passes in what arrived and the time, one call at a time.
 class Chief {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -47,7 +47,7 @@ class Chief {
   /// Whether its member has proved the job key and was let in.
   bool is_seated(Connection connection) const;
   std::vector<WorkerEntry> members(Presence presence) const;
-  /// Tells all who wait why the missing ones are missing.
+  /// Reports to all waiting members why the missing ones are missing.
   void announce(const std::string& missing_text);
   void fail(const Error& failure);
   std::uint64_t generation() const { return generation_; }
@@ -71,7 +71,7 @@ class Chief {
     Time joined = {};
     Time last_beat = {};
     Time steady_since = {};  // the end of the last gap between heartbeats
-    Answers answers = {};    // of its machine, since its last heartbeat
+    Answers answers = {};    // answers of its machine since its last heartbeat
     wire::Seat last = {};    // what it said of itself
   };
 
@@ -133,7 +133,7 @@ class Chief {
   std::map<std::string, std::string> store_;
   std::size_t stored_bytes_ = 0;
   std::list<Waiter> waiting_;     // in the order in which they came
-  std::set<std::string> warned_;  // barriers of which all who wait there have been told
+  std::set<std::string> warned_;  // barriers whose waiting members were warned
   std::optional<Error> failure_;
 };
 

@@ -53,7 +53,7 @@ class Cuts : public AtTheDesk {
       chief.tick(now);
     }
   }
-  /// What all members were told; empty if nothing.
+  /// The failure that all members received; empty if none.
   std::string failure() const {
     for (const auto& [to, message] : desk.sent) {
       if (message.has_fault())

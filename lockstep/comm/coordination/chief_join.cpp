@@ -34,7 +34,7 @@ void Chief::opened(Connection connection, Time now) {
   const auto unknown =
       std::ranges::count_if(sessions_, [](const auto& entry) { return entry.second.stage != Stage::Seated; });
   sessions_[connection].opened = now;
-  // Members of a large job all come at once: they must fit beside as many strangers.
+  // Members of a large job all come at once: they must fit in addition to as many strangers.
   if (static_cast<std::size_t>(unknown) >= kMostUnknown + seats_.size())
     drop_stranger(connection, "too many unknown connections");
 }
@@ -88,7 +88,7 @@ void Chief::proof(Connection connection, Session& session, const wire::ToChief& 
       mac_of(key_, {"member", session.hello.nonce(), session.nonce, std::to_string(member), proof.details()});
   if (!same_bytes(proof.mac(), expected)) {
     say_warning(str("a process that claims to be ", to_string(seat_of(member)->member),
-                    " was refused: its job key is another one"));
+                    " was refused: its job key does not match"));
     throw FailedPrecondition(errors::kJobKey, {.what = "this worker's job key is not the chief's",
                                                .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"});
   }
@@ -125,7 +125,7 @@ void Chief::require_same_cluster(const WorkerEntry& member, const wire::Details&
        .where = str("when ", member.name(), " joined; ", process_of(details.seat())),
        .seen = difference_of_clusters(chief.name(), options_.cluster, member.name(), details.cluster()),
        .help = "give all workers the same cluster; only the task differs"});
-  // The job cannot start with this one, and who is right is not for the chief to say: all are told.
+  // The job cannot start with this one, and the chief cannot know which one is right: all are told.
   if (!started_) fail(failure);
   throw failure;
 }

@@ -7,7 +7,7 @@
 namespace lockstep::coordination {
 
 void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Time now) {
-  // More than a year is as good as for ever, and cannot overflow.
+  // More than a year is as good as forever, and cannot overflow.
   const bool is_for_ever = call.wait_ms() < 0 || call.wait_ms() > 366LL * 24 * 3600 * 1000;
   const Time until = is_for_ever ? Time::max() : now + std::chrono::milliseconds(call.wait_ms());
   const Waiter waiter{request, seat.id, now, until, call};
@@ -55,7 +55,7 @@ void Chief::set(const Waiter& waiter) {
   });
 }
 
-// Of a member that is there twice, from two threads, the second call is of the next meeting.
+// If a member is there twice, from two threads, its second call belongs to the next meeting.
 Chief::Meeting Chief::meeting_at(const std::string& barrier) const {
   Meeting meeting;
   for (auto waiter = waiting_.begin(); waiter != waiting_.end(); ++waiter) {
@@ -127,7 +127,7 @@ void Chief::check_waits(Time now) {
       for (const auto& [member, other] : meeting_at(key)) send(seat_of(member)->connection, message);
     }
   }
-  // Whoever gave up may come again; until then it has not arrived.
+  // A member that gave up may come again; until then it has not arrived.
   std::erase_if(waiting_, is_late);
   std::erase_if(warned_, [&](const std::string& barrier) { return meeting_at(barrier).empty(); });
 }

@@ -89,7 +89,7 @@ wire::FromChief Coordinator::ask(wire::Call call) {
   if (!answer->has_fault()) return *answer;
   const Error error = error_from(answer->fault());
   if (error.number() == errors::kPeerLost) {
-    // The job's failure is on its way and says more. After any other answer, it is only what that led to elsewhere.
+    // The job's failure is on its way and is more precise. After any other answer, it is only what that led to elsewhere.
     changed_.wait_for(lock, std::chrono::milliseconds(20), [&] { return failure_.has_value(); });
     if (failure_) throw_error(*failure_);
   }

@@ -39,7 +39,7 @@ struct JoinOptions {
   int self = 0;                           ///< this process's id
   int chief = 0;                          ///< the id of the one that hosts the service
   std::string cluster = {};               ///< its description, the same for all members (L108)
-  std::string machine = {};               ///< what kind of machine this is; another one is a warning on the chief
+  std::string machine = {};               ///< what kind of machine this is; a different kind is a warning on the chief
   std::uint64_t incarnation = 0;          ///< how often the job was restarted; refused if it differs from the chief's
   TlsFiles tls = {};  ///< empty: from LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY
 
@@ -49,7 +49,7 @@ struct JoinOptions {
   /// Without a heartbeat: a worker that is frozen or cut off is noticed within 3 s, an interval of heartbeats included.
   std::chrono::milliseconds dead_after = std::chrono::milliseconds(2500);
   std::chrono::milliseconds slow_warning = std::chrono::seconds(10);   ///< a barrier waits this long: one log line
-  std::chrono::milliseconds leave_timeout = std::chrono::seconds(30);  ///< of the destructor
+  std::chrono::milliseconds leave_timeout = std::chrono::seconds(30);  ///< limit of the destructor
 };
 
 enum class Presence { Absent, Here, Left, Lost };
@@ -61,38 +61,40 @@ struct MemberState {
   std::string place = {};  ///< as set_place said when the last heartbeat was sent
 };
 
-/// This process's membership in a job: introduces itself to the chief, beats, asks and hears. The chief hosts the service on
-/// its entry's address; every other member keeps its entry's port bound, so that a second process with the same entry is
-/// noticed. Heartbeats come from a thread of their own.
+/// This process's membership in a job: introduces itself to the chief, sends heartbeats and receives failures. The chief hosts
+/// the service on its entry's address; every other member keeps its entry's port bound, so that a second process with the same
+/// entry is noticed. Heartbeats come from a thread of their own.
 ///
 ///     auto job = Coordinator::join({.members = members, .self = 1, .cluster = text});
 ///     job->barrier("ready", Deadline::after(1min));
 ///     job->leave(Deadline::after(10s));
 ///
-/// One object is a member's part in one generation of the job: its options say who takes part, and a failure ends that generation
-/// only. Members that are left can join the next one from the same processes, with another one in the lost one's seat and
+/// One object is a member's part in one generation of the job: its options name the members, and a failure ends that generation
+/// only. Members that are left can join the next one from the same processes, with a different process in the lost one's seat and
 /// another chief.
 ///
 /// Thread-safe, except for destruction. After a failure every call throws it; the first failure of the job wins and is the
 /// same on all members. `fork` without `exec` is not supported while one lives.
 class LOCKSTEP_EXPORT Coordinator {
  public:
-  /// Returns when all members are here. While it waits it logs who is missing and why.
+  /// Returns when all members are here. While it waits it logs which members are missing and why.
   static std::unique_ptr<Coordinator> join(JoinOptions options);
 
   /// Leaves, waiting at most `leave_timeout`; after a failure, or while an exception unwinds the stack, closes at once.
   ~Coordinator();
 
-  std::uint64_t generation() const { return generation_; }  ///< of this job; no other job of the chief has the same
+  std::uint64_t generation() const {
+    return generation_;
+  }  ///< number of this job; no other job of the chief has the same
 
   /// The store. Keys have at most 4 KB, values 1 MB, all together 64 MB.
   void set(std::string_view key, std::string_view value);
   std::string get(std::string_view key, Deadline deadline);  ///< waits until someone has set it
 
-  /// Returns when all members have called it with this name. An error names those who are missing.
+  /// Returns when all members have called it with this name. An error names those that are missing.
   void barrier(std::string_view name, Deadline deadline) { require_same(name, {}, deadline); }
 
-  /// A barrier that compares: all members must give the same lines, else every one of them gets an error (L109) with the
+  /// A barrier that compares: all members must give the same lines, otherwise every one of them gets an error (L109) with the
   /// first lines that differ. At most 1 MB.
   void require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline);
 
@@ -103,10 +105,10 @@ class LOCKSTEP_EXPORT Coordinator {
 
   /// What has failed here ends the job for all, unless something has ended it before. Returns at once.
   void report_failure(const Error& error);
-  /// This member's data does not reach another one; to be repeated as long as it does not. The chief ends the job with the
+  /// This member's data does not reach another member; to be repeated as long as it does not. The chief ends the job with the
   /// cause: the two cannot reach each other, or one of them is gone. Returns at once.
   void report_cut(int member);
-  /// Why the job ended early: the same on every worker, whoever saw it first.
+  /// Why the job ended early: the same on every worker, whichever saw it first.
   std::optional<Error> failure() const;
   /// Nothing if none comes before the deadline. On the chief, also waits a moment until the others have been sent it: its
   /// process may be about to end.
@@ -115,7 +117,7 @@ class LOCKSTEP_EXPORT Coordinator {
   /// Called once, on a thread of Lockstep's, or at once if there is a failure already. Must not destroy the coordinator.
   void on_failure(std::function<void(const Error&)> callback);
 
-  /// Others that wait for this member get an error at once; those who do not are not disturbed. The chief waits for the
+  /// Others that wait for this member get an error at once; the others are not disturbed. The chief waits for the
   /// others to leave, because their service ends with it.
   void leave(Deadline deadline);
 

@@ -97,7 +97,7 @@ std::string find_job_key() {
 std::string mac_of(std::string_view key, std::initializer_list<std::string_view> parts) {
   std::string text;
   for (const std::string_view part : parts) text += str(part.size(), ':', part);
-  // Without a key the mac says nothing, but both sides run the same steps.
+  // Without a key the mac proves nothing, but both sides run the same steps.
   if (key.empty()) key = "no key";
   std::string mac(EVP_MAX_MD_SIZE, '\0');
   unsigned size = 0;

@@ -1,4 +1,4 @@
-// Somebody else at the chief's port, who does not know the job key.
+// A process at the chief's port that does not know the job key.
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Joining a job: finding the chief, waiting for everybody, and saying for whom and why.
+// Joining a job: finding the chief, waiting for all members, and logging for which ones and why.
 
 #include <algorithm>
 
@@ -16,7 +16,7 @@ namespace lockstep::coordination {
 
 using std::chrono::milliseconds;
 
-// The chief's limit ends at about the same time as that of its workers. It says who is missing, and a worker that gave up
+// The chief's limit ends at about the same time as that of its workers. It names the missing ones, and a worker that gave up
 // earlier would be missing, too.
 constexpr milliseconds kChiefsWord{2000};
 
@@ -43,7 +43,7 @@ Coordinator::Stage Coordinator::wait_while(Stage stage, Clock::time_point until)
   return stage_;
 }
 
-// The session ends by itself, with the reason as an exception, unless there is no one to ask.
+// The session ends by itself, with the reason as an exception, unless there is no chief to ask.
 void Coordinator::ask_who_has_the_seat() {
   const Reach reach = probe({chief_.address}, milliseconds(200)).front();
   if (!reach.answers()) return;
@@ -64,7 +64,7 @@ void Coordinator::take_port() {
   try {
     port = hold_port_of_entry(self_);
   } catch (const Unavailable&) {
-    // Perhaps a second process with this task index: then the chief can say who the first one is, and tell it.
+    // Perhaps a second process with this task index: then the chief can name the first one, and report it.
     ask_who_has_the_seat();
     throw;
   }
@@ -73,7 +73,7 @@ void Coordinator::take_port() {
   port_ = std::move(port);
 }
 
-// Who is missing and why, as far as the chief knows; only its own process can say.
+// Which members are missing and why, as far as the chief knows; only its own process has this.
 std::string Coordinator::missing() {
   std::vector<WorkerEntry> members;
   server_->with_chief([&](Chief& chief) { members = chief.members(Presence::Absent); });

@@ -1,5 +1,5 @@
-// Faults that need real processes: who is named, on whom, and how soon. Times are recorded as test properties against the
-// limits of a quiet machine; the test allows ten times as much, because others use this one, too.
+// Faults that need real processes: which member is named, on which others, and how soon. Times are recorded as test properties
+// against the limits of a quiet machine; the test allows ten times as much, because others use this one, too.
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ class Faults : public ::testing::Test {
     for (const auto& one : all) EXPECT_NE(one->await("joined"), "");
   }
 
-  // Milliseconds from `since` to the moment at which `process` was told of the failure, whose line goes into `text`.
+  // Milliseconds from `since` to the moment at which `process` received the failure, whose line goes into `text`.
   static double notice(MemberProcess& process, Clock::time_point since, std::string& text) {
     const std::string line = process.await("failure");
     if (line.empty()) return 1e9;
@@ -80,7 +80,7 @@ TEST_F(Faults, WorkersMayStartInAnyOrder) {
 }
 
 /// For tests in which the time to join ends: it is short, but on a busy machine it must not end before the workers that are
-/// there have met. `attempt` says whether they have; if not, it gets more time.
+/// there have met. `attempt` returns whether they have; if not, it gets more time.
 void with_time_to_meet(const std::function<bool(milliseconds limit)>& attempt) {
   for (const milliseconds limit : {600ms, 2400ms, 9600ms}) {
     if (attempt(limit)) return;
@@ -327,7 +327,8 @@ TEST_F(Faults, DifferentClustersAreShownToAll) {
     const auto addresses = free_addresses(3);
     MemberProcess chief(0, addresses, {one.chiefs, "log=50"});
     MemberProcess same(2, addresses, {one.chiefs, "log=50"});
-    same.await("log worker 2: waiting for worker 1");  // it is in; who comes after the chief has given up finds nobody
+    same.await(
+        "log worker 2: waiting for worker 1");  // it is in; a worker that comes after the chief has given up finds no chief
     MemberProcess other(1, addresses, {one.others});
     for (MemberProcess* process : {&chief, &other, &same}) {
       const std::string error = process->await("error L108");
@@ -341,7 +342,7 @@ TEST_F(Faults, AWrongOrMissingKeyIsRefusedAndTheJobGoesOn) {
   const std::string key(32, 'k');
   MemberProcess chief(0, addresses, {"key=" + key});
   EXPECT_HAS(MemberProcess(1, addresses, {"key=" + std::string(32, 'x')}).await("error L111"),
-             "the chief's job key is another one");
+             "the chief's job key does not match");
   EXPECT_HAS(MemberProcess(1, addresses).await("error L111"), "the chief has a job key and this worker has none");
   MemberProcess right(1, addresses, {"key=" + key});
   EXPECT_NE(chief.await("joined"), "");

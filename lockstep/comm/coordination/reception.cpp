@@ -20,7 +20,7 @@ using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kTimeToProve(5);
-constexpr milliseconds kLook(20);      // at those that were passed on, of which poll() says nothing
+constexpr milliseconds kLook(20);      // at those that were passed on, about which poll() reports nothing
 constexpr int kMostAtOnce = 256;       // accepted between two looks
 constexpr milliseconds kRoomWait(20);  // until the system may have room again
 

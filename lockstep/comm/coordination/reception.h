@@ -14,7 +14,7 @@ namespace lockstep::coordination {
 
 /// Accepts connections at the chief's port in place of gRPC, whose own listener stops for good when `accept` fails. A
 /// connection is passed on once it has sent something, and closed if its owner has not proved the job key within 5 s. Until
-/// then it holds one of a limited number of places, whoever owns the socket by then.
+/// then it holds one of a limited number of places, whatever owns the socket by then.
 class Reception {
  public:
   /// `pass_on` takes over a socket. Called on a thread of this object, from `start` to `stop`.
@@ -32,8 +32,8 @@ class Reception {
   struct Visitor : Unproven {
     std::string name = {};
     Descriptor socket = {};    // until it is passed on
-    int number = -1;           // of the socket, then
-    std::uint64_t cookie = 0;  // which tells whether the number still stands for this socket
+    int number = -1;           // file descriptor of the socket, then
+    std::uint64_t cookie = 0;  // shows whether the number still stands for this socket
   };
 
   void run();

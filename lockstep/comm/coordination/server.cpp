@@ -191,7 +191,7 @@ class GrpcServer final : public Server,
   }
 
   void run_clock(milliseconds tick) {
-    std::map<int, WayProbe> probes;  // of members in doubt
+    std::map<int, WayProbe> probes;  // probes of members in doubt
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, tick, [&] { return over_; })) {
       lock.unlock();

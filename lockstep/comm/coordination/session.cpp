@@ -72,7 +72,7 @@ void Coordinator::challenged(const wire::Greeting& challenge, Lock& lock) {
         errors::kJobKey,
         {.what = str(self_.name(), " and the chief (", to_string(chief_.address), ") have no job key in common"),
          .seen = key_.empty()          ? "the chief has a job key and this worker has none"
-                 : challenge.has_key() ? "the chief's job key is another one"
+                 : challenge.has_key() ? "the chief's job key does not match"
                                        : "this worker has a job key and the chief has none",
          .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"});
     return;
@@ -167,7 +167,7 @@ void Coordinator::check_chief(Clock::time_point now, std::optional<WayProbe>& pr
 
 void Coordinator::run_heart() {
   constexpr std::chrono::milliseconds kLookInDoubt(50);
-  std::optional<WayProbe> probe;  // of the chief's machine, while it is silent
+  std::optional<WayProbe> probe;  // probe of the chief's machine, while it is silent
   Lock lock(mutex_);
   for (auto last = Clock::now(), last_look = last; !over_;) {
     const auto next_beat = last + options_.heartbeat_interval;

@@ -54,7 +54,7 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
  private:
   void arrived(const std::string& bytes) override {
     wire::FromChief message;
-    // Bytes that are no message come from no chief: the silence is noticed.
+    // Bytes that are not a message do not come from a chief: the silence is noticed.
     if (message.ParseFromString(bytes)) call([&] { callbacks_.received(message); });
   }
   void end() override { RemoveHold(); }

@@ -22,7 +22,7 @@ class Wire {
   virtual ~Wire() = default;
   virtual void send(const wire::ToChief& message) = 0;  ///< not under a lock that the callbacks take
   virtual void cut() = 0;  ///< ends the stream; no callback is called after it has returned
-  /// Whether what has the port speaks gRPC, as a chief does. Others may never say a word.
+  /// Whether the process at the port speaks gRPC, as a chief does. Others may never answer.
   virtual bool is_heard() const = 0;
 };
 

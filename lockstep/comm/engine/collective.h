@@ -17,7 +17,7 @@ enum class CollectiveKind { AllReduce, ReduceScatter, Broadcast, AllGather, Barr
 
 constexpr std::string_view to_string(CollectiveKind kind) {
   constexpr std::string_view kNames[] = {"all-reduce", "reduce-scatter", "broadcast", "all-gather", "barrier"};
-  const auto number = static_cast<std::size_t>(kind);  // of another worker, so it may be any
+  const auto number = static_cast<std::size_t>(kind);  // sent by another worker, so it may be any
   return number < std::size(kNames) ? kNames[number] : "unknown";
 }
 
@@ -30,7 +30,7 @@ struct Collective {
   CollectiveKind kind = CollectiveKind::Barrier;
   Dtype dtype = Dtype::Float32;
 
-  /// Of the whole array: what is reduced or broadcast; for AllGather what comes out, the sum of `counts`.
+  /// Elements of the whole array: what is reduced or broadcast; for AllGather the result, the sum of `counts`.
   std::size_t elements = 0;
 
   /// AllReduce, ReduceScatter: one array per local replica, in order of ids. Broadcast: one, of the root only.
@@ -48,7 +48,7 @@ struct Collective {
 
   /// Compared between workers, and shown when it differs. AllGather: leave out what may differ between workers.
   std::vector<std::int64_t> shape = {};
-  std::string name = {};  ///< of the variable or bucket, or the place of the call
+  std::string name = {};  ///< name of the variable or bucket, or the place of the call
 
   /// Ring: Gloo's own all-reduce, whose order of summation is another. Otherwise the one order of reduction_tree.h.
   Implementation implementation = Implementation::Auto;

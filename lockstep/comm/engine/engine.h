@@ -25,25 +25,27 @@ struct EngineStore {
 };
 
 struct EngineOptions {
-  int rank = 0;                         ///< this worker
-  int workers = 1;                      ///< of the job
-  int replicas = 1;                     ///< of each worker
-  int channels = 2;                     ///< independent sequences: 0 for the program's own collectives, 1 for gradients
-  std::string address = "127.0.0.1";    ///< listens here alone, and only until all workers are connected
-  int port = 0;                         ///< 0: a free one
-  std::vector<std::string> hosts = {};  ///< of all workers: while they connect, strangers cannot take their places
-  std::string prefix = "engine";        ///< of the keys in the store; another one for every engine of a job
-  EngineStore store;                    ///< used only while the engine is made
+  int rank = 0;                       ///< this worker
+  int workers = 1;                    ///< number of workers in the job
+  int replicas = 1;                   ///< replicas of each worker
+  int channels = 2;                   ///< independent sequences: 0 for the program's own collectives, 1 for gradients
+  std::string address = "127.0.0.1";  ///< listens only here, and only until all workers are connected
+  int port = 0;                       ///< 0: a free one
+  std::vector<std::string> hosts =
+      {};                         ///< hosts of all workers: while they connect, strangers cannot take their places
+  std::string prefix = "engine";  ///< prefix of the keys in the store; a different one for every engine of a job
+  EngineStore store;              ///< used only while the engine is made
   Deadline connect = Deadline::after(std::chrono::minutes(5));
-  std::chrono::milliseconds reach = std::chrono::seconds(10);  ///< of one connection: the other worker listens already
-  double call_seconds = 0;                                     ///< time limit of a collective that names none; 0: none
-  std::size_t chunk_bytes = 512 << 10;                         ///< large arrays travel in chunks of this size
-  std::size_t inline_bytes = kInlineBytes;                     ///< smaller ones with the message that announces them
-  bool ring = false;         ///< also load Gloo and connect its pairs, for Implementation::Ring
-  std::string library = {};  ///< the plugin for it; empty: $LOCKSTEP_ENGINE, or where it is installed
+  std::chrono::milliseconds reach =
+      std::chrono::seconds(10);             ///< limit of one connection: the other worker listens already
+  double call_seconds = 0;                  ///< time limit of a collective that names none; 0: none
+  std::size_t chunk_bytes = 512 << 10;      ///< large arrays travel in chunks of this size
+  std::size_t inline_bytes = kInlineBytes;  ///< smaller ones with the message that announces them
+  bool ring = false;                        ///< also load Gloo and connect its pairs, for Implementation::Ring
+  std::string library = {};                 ///< the plugin for it; empty: $LOCKSTEP_ENGINE, or where it is installed
   const lockstep_engine_api* linked = nullptr;  ///< the plugin, if it is linked in instead of loaded
   /// Called four times a second, as long as the way to a worker is cut, on a thread of the engine: the callee may know the
-  /// cause and abort the engine with it. If nobody does within 4 s, or without this function, the engine ends by itself.
+  /// cause and abort the engine with it. If that does not happen within 4 s, or without this function, the engine ends by itself.
   std::function<void(int worker)> on_cut = nullptr;
   /// Workers of one machine read large arrays from each other's memory, where the system lets them.
   bool in_place = true;
@@ -68,14 +70,14 @@ class LOCKSTEP_EXPORT Engine {
  public:
   /// Connects to all workers. L105, L106; L114 if Gloo's ring is asked for and cannot be loaded.
   explicit Engine(const EngineOptions& options);
-  ~Engine();  ///< tells the others; waits at most 2 s for what they still have to receive
+  ~Engine();  ///< informs the others; waits at most 2 s for what they still have to receive
 
   using Ticket = std::uint64_t;
 
   /// Begins a collective. The arrays belong to it until `wait` has returned. A limit that passes ends the engine, since the
   /// arrays are then in no known state.
   Ticket submit(int channel, const Collective& collective, Deadline limit = Deadline::by_default());
-  /// Waits for it; once per ticket. If that takes longer than `patience`, tells `on_late` once.
+  /// Waits for it; once per ticket. If that takes longer than `patience`, calls `on_late` once.
   void wait(Ticket ticket, std::chrono::milliseconds patience = {}, const OnLate& on_late = nullptr);
   void run(int channel, const Collective& collective, Deadline limit = Deadline::by_default()) {
     wait(submit(channel, collective, limit));

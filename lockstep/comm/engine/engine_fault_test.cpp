@@ -25,7 +25,7 @@ std::vector<SeenError> errors_of(int workers, const std::function<void(Engine&, 
     Engine engine(options_for(rank, workers, 1, store));
     engine.run(0, {.kind = CollectiveKind::Barrier, .name = "begin"});
     seen[static_cast<std::size_t>(rank)] = error_of([&] { call(engine, rank); });
-    // The engine is of no more use and says why.
+    // The engine is of no more use and reports why.
     EXPECT_EQ(error_of([&] { engine.run(1, {.kind = CollectiveKind::Barrier}); }).parts.what,
               seen[static_cast<std::size_t>(rank)].parts.what);
   });
@@ -216,7 +216,7 @@ TEST(EngineFaults, AMissingWorkerIsNamed) {
       << seen.text;
 }
 
-// As behind a firewall that drops what arrives: the queue of a socket on which nobody accepts is full.
+// As behind a firewall that drops what arrives: the queue of a socket that accepts nothing is full.
 TEST(EngineFaults, ADataPortThatDoesNotAnswerIsNamedSoon) {
   const Descriptor silent = listen_at({"127.0.0.1", 0});
   ASSERT_EQ(::listen(silent.get(), 0), 0);
@@ -263,7 +263,7 @@ TEST(EngineFaults, APortInUseIsNamed) {
   EXPECT_TRUE(contains(seen.parts.what, name)) << seen.text;
 }
 
-// Before the connections stand a stranger is dropped; afterwards nobody listens.
+// Before the connections stand a stranger is dropped; afterwards there is no listener.
 TEST(EngineFaults, StrayConnectionsEndNobody) {
   MemoryStore store;
   EngineStore face = store.face();

@@ -28,9 +28,9 @@ class FailureState {
   void throw_if_set() const;
   int event() const { return event_.get(); }  ///< readable once it is set
 
-  /// The connection to a worker is gone without a word. Who gives up tells why on each connection that still can carry
-  /// it, so this waits a moment for that reason on another channel, unless all channels to the worker are gone. Then
-  /// sets and throws the reason.
+  /// The connection to a worker is gone without a reason. A worker that gives up sends its reason over each connection that can
+  /// still carry it, so this waits a moment for that reason on another channel, unless all channels to the worker are gone.
+  /// Then sets and throws the reason.
   [[noreturn]] void lost(int rank, const std::string& seen);
 
  private:
@@ -46,6 +46,6 @@ class FailureState {
 /// The current exception, for use in `catch (...)`.
 Error current_error();
 
-inline constexpr std::size_t kMostErrorBytes = 4096;  ///< of an error as it travels to another worker
+inline constexpr std::size_t kMostErrorBytes = 4096;  ///< longest error text that is sent to another worker
 
 }  // namespace lockstep::engine

@@ -10,7 +10,7 @@
 
 namespace lockstep::engine {
 
-/// What a worker says about a collective before any data is used: the first message of each, to every other worker, with
+/// What a worker sends about a collective before any data is used: the first message of each, to every other worker, with
 /// the data of a small one behind it. It holds the beginning of the name, so that an error can show what every worker
 /// was doing without asking again.
 struct Fingerprint {
@@ -19,9 +19,9 @@ struct Fingerprint {
 
   std::uint64_t sequence;  ///< number of this collective in its channel
   std::uint64_t elements;
-  std::uint64_t counts_hash;  ///< of the elements per worker
+  std::uint64_t counts_hash;  ///< hash of the elements per worker
   std::uint64_t shape_hash;
-  std::uint64_t name_hash;  ///< of the whole name
+  std::uint64_t name_hash;  ///< hash of the whole name
   std::int64_t shape[kShapeSize];
   std::int32_t root;
   std::uint8_t kind;
@@ -41,7 +41,7 @@ Fingerprint fingerprint_of(const Collective& collective, std::uint64_t sequence)
 /// `all-reduce SUM of float32 [3, 4] "conv1/kernel"`
 std::string describe(const Fingerprint& fingerprint);
 
-/// The same text on every worker: what the workers called, grouped, and whom most others disagree with. Empty `what` if
+/// The same text on every worker: what the workers called, grouped, and which worker most others disagree with. Empty `what` if
 /// all are equal.
 ErrorText compare(const std::vector<Fingerprint>& of_workers, int channel);
 

@@ -15,7 +15,7 @@ namespace {
 #define LOCKSTEP_ENGINE_LIBRARY "liblockstep_engine.so"
 
 // LibTorch exports other symbols under Gloo's names, so the plugin gets its own first (RTLD_DEEPBIND) and shows none
-// (RTLD_LOCAL). It stays for ever, since its threads may run until the very end of the process.
+// (RTLD_LOCAL). It stays loaded, since its threads may run until the very end of the process.
 const lockstep_engine_api* load(const std::string& library) {
   std::vector<std::string> places{library.empty() ? environment_variable("LOCKSTEP_ENGINE") : library};
   if (places[0].empty()) {

@@ -26,9 +26,9 @@ struct SumPiece {
   bool operator==(const SumPiece&) const = default;
 };
 
-/// Who adds what. Worker w holds replica ids w * replicas .. w * replicas + replicas - 1; the largest subtrees of
-/// T(0, workers * replicas) (reduction_tree.h) within them are what it can add up alone, its pieces: one if `replicas` is
-/// a power of two, else at most 2 log2(replicas).
+/// Which worker adds what. Worker w holds replica ids w * replicas .. w * replicas + replicas - 1; the largest subtrees of
+/// T(0, workers * replicas) (reduction_tree.h) within them are what it can add up by itself, its pieces: one if `replicas` is
+/// a power of two, otherwise at most 2 log2(replicas).
 ///
 /// The owner of a shard finishes the tree. The pieces are values 0, 1, ...; step i adds up its inputs in the tree order of
 /// `ordered_sum` and makes value pieces.size() + i. The last step's value is T(0, workers * replicas).

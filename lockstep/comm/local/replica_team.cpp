@@ -73,7 +73,7 @@ bool ReplicaTeam::has_new_job(int replica) const {
   return job_number_.load(std::memory_order_seq_cst) != workers_[replica].served_job;
 }
 
-// Written only when it changes, so that the cache line stays with all who read it.
+// Written only when it changes, so that the cache line stays with all threads that read it.
 void ReplicaTeam::note_core(int replica) {
   std::atomic<int>& noted = workers_[replica].core;
   const int core = sched_getcpu();
@@ -381,7 +381,7 @@ void Seat::lead(const char* name, const void* payload, FunctionRef<void()> act, 
     }
     frame_->lead_error = error;
     // Waiting for the others keeps names, payloads and the error in place until everybody has left the meeting; after a
-    // failure too, because a program may catch it on every replica and go on.
+    // failure too, because a program may catch it on every replica and continue.
     await_all(arrive_again(), Deadline::never());
     if (error) std::rethrow_exception(error);
   } else {

@@ -26,9 +26,10 @@
 ///
 /// A meeting ends in the same way for all: either every replica arrives, or one stops before it. When a replica throws,
 /// the others are unwound at their next meeting (`ReplicaUnwound`), and `run` returns the root cause of the lowest
-/// replica, which `Strategy::raise_failure` throws. When a replica returns early, the others get FailedPrecondition at the meeting that it missed. When a replica
-/// is later than a meeting's deadline, all of them get DeadlineExceeded, once it has arrived: none leaves while another
-/// may still read what it shows. After any of these the team can run again. Nothing here knows tensors.
+/// replica, which `Strategy::raise_failure` throws. When a replica returns early, the others get FailedPrecondition at the
+/// meeting that it missed. When a replica is later than a meeting's deadline, all of them get DeadlineExceeded, once it has
+/// arrived: none leaves while another may still read what it shows. After any of these the team can run again. Nothing here
+/// knows tensors.
 namespace lockstep::local {
 
 class ReplicaTeam;
@@ -74,7 +75,7 @@ struct Progress {
 struct alignas(128) Slot {
   std::atomic<std::uint64_t> progress{0};
   const void* payload = nullptr;
-  const char* meeting_name = "";  ///< of the last arrival; a literal
+  const char* meeting_name = "";  ///< name of the last arrival; a literal
   std::exception_ptr error;
   bool unwound = false;  ///< stopped because of another replica, so its error is not the root cause
 };
@@ -90,7 +91,7 @@ struct Frame {
 
 }  // namespace detail
 
-/// Whether the next run that this thread starts lets one replica work at a time: each begins, and goes on after a meeting,
+/// Whether the next run that this thread starts lets one replica work at a time: each begins, and continues after a meeting,
 /// once the one before it waits in its next meeting or has returned; with deferred work also inside a meeting.
 class RunInTurn {
  public:
@@ -106,7 +107,7 @@ class RunInTurn {
   static thread_local bool next_;
 };
 
-/// Work that goes on after the call that started it has returned, such as that of a GPU. Runs and meetings put it in the
+/// Work that continues after the call that started it has returned, such as that of a GPU. Runs and meetings put it in the
 /// order in which they put what threads do.
 class DeferredWork {
  public:
@@ -165,12 +166,12 @@ class ReplicaTeam {
  public:
   struct Options {
     int size = 1;
-    int first_id = 0;  ///< of replica 0 among those of all workers: what errors and the log call it
+    int first_id = 0;  ///< number of replica 0 among those of all workers, as in errors and the log
     std::function<void(int replica)> on_thread_start;               ///< runs once on every thread the team starts
     std::chrono::nanoseconds spin = std::chrono::microseconds(50);  ///< before a waiting thread sleeps
     std::chrono::milliseconds name_after =
         std::chrono::seconds(10);      ///< a replica waited for longer is named in the log
-    DeferredWork* deferred = nullptr;  ///< of all replicas; null: a replica's work is done when its calls return
+    DeferredWork* deferred = nullptr;  ///< work of all replicas; null: a replica's work is done when its calls return
   };
 
   explicit ReplicaTeam(Options options);
@@ -181,8 +182,8 @@ class ReplicaTeam {
   int size() const { return options_.size; }
 
   /// Calls `body` once per replica and returns when all have stopped: nothing if all finished, otherwise the root cause
-  /// with the lowest replica id, and the other root causes with it. May be called again from inside `lead`. A second thread gets FailedPrecondition during
-  /// a run.
+  /// with the lowest replica id, and the other root causes with it. May be called again from inside `lead`. A second thread
+  /// gets FailedPrecondition during a run.
   std::optional<ReplicaFailure> run(FunctionRef<void(Seat&)> body);
 
  private:

@@ -74,7 +74,7 @@ TEST_P(ReplicaTeamTest, ReplicasInTurnWorkOneAfterTheOtherBetweenMeetings) {
   ASSERT_FALSE(team.run([](Seat&) {}));
 }
 
-/// Notes who is at work with what goes on after calls have returned.
+/// Notes which replica works on what continues after calls have returned.
 struct NotedWork : DeferredWork {
   void begin_run() override {}
   void end_run() override {}
@@ -354,7 +354,7 @@ TEST_P(SeveralReplicasTest, MeetingsAreCountedAsTheProgramCountsThem) {
   EXPECT_NE(message_of(failure).find("returned after 1 meeting "), std::string::npos) << message_of(failure);
 }
 
-/// Streams as lists of what they wait for: replica k's work number n has been done by the time replica j goes on, if
+/// Streams as lists of what they wait for: replica k's work number n has been done by the time replica j continues, if
 /// `known[j][k] >= n`.
 class CountedStreams final : public DeferredWork {
  public:
@@ -461,7 +461,7 @@ TEST(ReplicaTeam, ReplicasOnOneCoreSleepInsteadOfSpinning) {
   ASSERT_FALSE(team.run([](Seat& seat) {
     for (int i = 0; i < kMeetings; ++i) seat.exchange("meet", nullptr, [] {});
   }));
-  // Whoever spins uses up its slice of the core, a millisecond or more, at every meeting.
+  // A spinning thread uses up its slice of the core, a millisecond or more, at every meeting.
   const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   EXPECT_LT(seconds, kMeetings * 500e-6);
 }

@@ -19,7 +19,7 @@ class WakeEvent {
   explicit WakeEvent(std::chrono::nanoseconds spin) : spin_(spin) {}
 
   /// Returns true as soon as `ready()` does, false when the deadline passes first. While `spinning_blocks()`, because
-  /// those who are waited for need this thread's core, the waiter does not spin.
+  /// the awaited threads need this thread's core, the waiter does not spin.
   bool wait(FunctionRef<bool()> ready, FunctionRef<bool()> spinning_blocks, const Deadline& deadline);
 
   /// Call after having changed what waiters look at.

@@ -212,7 +212,7 @@ void Connection::watch() {
 
 void Connection::fail(std::exception_ptr failure) {
   failure_ = std::move(failure);
-  // Ends its kernels, which would wait for other workers for ever.
+  // Ends its kernels, which would wait for other workers forever.
   if (comm_ != nullptr) ncclCommAbort(comm_);
   comm_ = nullptr;
   changed_.notify_all();

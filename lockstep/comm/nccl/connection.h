@@ -26,7 +26,7 @@ void require_cuda(cudaError_t result);
 
 struct ConnectionOptions {
   int rank = 0;     ///< this worker
-  int workers = 1;  ///< of the job
+  int workers = 1;  ///< number of workers in the job
   int device = 0;   ///< the GPU; no other worker has it, or NCCL refuses
   std::string id;   ///< from `make_id`
   Deadline limit = Deadline::never();

@@ -15,16 +15,16 @@ namespace lockstep::nccl {
 
 struct EngineOptions {
   ConnectionOptions connection;
-  int replicas = 1;         ///< of each worker
+  int replicas = 1;         ///< replicas of each worker
   double call_seconds = 0;  ///< time limit of a collective that names none; 0: none
 };
 
-/// Collectives between the GPUs of several workers, through the first of each. Sums have the order of reduction_tree.h over all replicas,
-/// like those of other engines: partial sums go to the owner of each shard, and its result to all. With Implementation::Nccl
-/// they are NCCL's own, in an order that it chooses.
+/// Collectives between the GPUs of several workers, through the first of each. Sums have the order of reduction_tree.h over all
+/// replicas, like those of other engines: partial sums go to the owner of each shard, and its result to all. With
+/// Implementation::Nccl they are NCCL's own, in an order that it chooses.
 ///
-/// The arrays of a collective are on that GPU, inputs of sums on any that it reaches. All workers start the same ones in the same order, and nothing compares them:
-/// the caller has done so. After an error (connection.h) arrays are in no known state.
+/// The arrays of a collective are on that GPU, inputs of sums on any that it reaches. All workers start the same ones in the
+/// same order, and nothing compares them: the caller has done so. After an error (connection.h) arrays are in no known state.
 class Engine {
  public:
   explicit Engine(const EngineOptions& options);

@@ -36,7 +36,7 @@ struct Transfer {
   std::size_t elements;
 };
 
-/// What one worker does for a sum over all workers. Phase by phase; the transfers of a phase go on at the same time, and those
+/// What one worker does for a sum over all workers. Phase by phase; the transfers of a phase run at the same time, and those
 /// between two workers are in the same order on both.
 struct SumSchedule {
   std::vector<Addition> own;        ///< partial sums of this worker's replicas

@@ -82,7 +82,7 @@ struct Case {
   std::size_t elements;
 };
 
-/// Of very different sizes, so that every order of summation rounds in its own way.
+/// Numbers of very different sizes, so that every order of summation rounds in its own way.
 Floats uneven_floats(std::size_t count, std::uint32_t seed) {
   Floats values(count);
   std::uint32_t bits = 2654435761U * (seed + 1);
@@ -93,7 +93,7 @@ Floats uneven_floats(std::size_t count, std::uint32_t seed) {
   return values;
 }
 
-/// Of sizes that are of all kinds: empty, uneven, all with one worker.
+/// Arrays of all kinds of sizes: empty, uneven, all with one worker.
 std::vector<Shard> uneven_shards(std::size_t elements, int workers) {
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(workers), 0);
   counts.front() = elements / 3;

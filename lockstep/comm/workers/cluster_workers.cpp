@@ -134,7 +134,7 @@ class ClusterWorkers final : public WorkerGroup {
       if (coordinator().wait_for_failure(Deadline::after(kNewsWait))) return;
       const auto known = coordinator().states();
       const auto has_left = [](const auto& state) { return state.presence == coordination::Presence::Left; };
-      // No failure: a program has ended. And once the session is over, there is no one to ask.
+      // Not a failure: a program has ended. Once the session is over, there is no chief to ask.
       if (known.empty() || std::ranges::any_of(known, has_left)) return;
     }
   }

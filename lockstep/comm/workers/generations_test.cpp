@@ -61,7 +61,7 @@ class Generations : public testing::Test {
     for (std::size_t rank = 0; rank < workers.size(); ++rank)
       workers[rank].process->tell(str("meet ", rank, " ", addresses));
   }
-  /// While the group works. All that are left hear who it was.
+  /// While the group works. All that are left learn which it was.
   void lose(std::size_t rank, milliseconds after) {
     tell_all("sum 0");
     ::poll(nullptr, 0, static_cast<int>(after.count()));
@@ -83,7 +83,7 @@ class Generations : public testing::Test {
   const Watchdog watchdog_{seconds(600), "a test of generations"};
 };
 
-/// Those that are left keep their processes and move up, so that the next chief may be another one. The new one comes to the
+/// Those that are left keep their processes and move up, so that the next chief may be a different one. The new one comes to the
 /// next chief's door while that one may still be parting from the group that failed.
 TEST_F(Generations, AGroupThatLosesAWorkerMeetsAgainWithANewOne) {
   const int rounds = std::getenv("LOCKSTEP_TEST_LONG") != nullptr ? 200 : 20;

@@ -1,6 +1,6 @@
-// Gloo's own ring behind the interface of engine_abi.h: the only file that knows Gloo. Gloo trusts whoever connects to
+// Gloo's own ring behind the interface of engine_abi.h: the only file that knows Gloo. Gloo trusts any process that connects to
 // its ports while the pairs are made, and learns of a worker's end later than our own connections do: it is there for
-// those who ask for it by name, and as a peer to measure against.
+// programs that ask for it by name, and as a peer to measure against.
 
 #include <gloo/allreduce.h>
 #include <gloo/rendezvous/context.h>
@@ -46,7 +46,7 @@ struct lockstep_ring final : gloo::rendezvous::Context {
   void connect(int other, std::vector<char> theirs) { getPair(other)->connect(extractAddress(theirs, other)); }
 
   const lockstep_ring_add add;
-  std::vector<char> addresses;  // of all pairs
+  std::vector<char> addresses;  // addresses of all pairs
 };
 
 namespace {

@@ -229,7 +229,7 @@ void Channel::move_data(const Job& job) {
     step(&job, !moved);
   }
   for (const auto& link : links_) {
-    // A worker that gave up says so before it changes what was read in place.
+    // A worker that gave up announces it before it changes what was read in place.
     if (!link->reads_in_place()) continue;
     link->pull(*this);
     check_closed(*link, &job);

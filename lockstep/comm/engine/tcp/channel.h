@@ -81,14 +81,14 @@ class Channel final : private Inbox {
   FailureState& failure_;
   const std::unique_ptr<Ring> ring_;
 
-  // Of the thread alone.
-  std::vector<std::unique_ptr<Link>> links_;  // of the other workers, in order of ranks
+  // Used only by the thread.
+  std::vector<std::unique_ptr<Link>> links_;  // links to the other workers, in order of ranks
   LinkWatch watch_;
   Deadline next_beat_ = Deadline::never();
   std::optional<std::pair<int, Deadline>> cut_;  // a worker to which the way is cut; until then others may say why
   std::vector<pollfd> polled_;
-  std::uint64_t sequence_ = 0;    // of the collective that runs or comes next
-  std::vector<Frame> frames_[2];  // of this collective and the next one, by rank
+  std::uint64_t sequence_ = 0;    // number of the collective that runs or comes next
+  std::vector<Frame> frames_[2];  // frames of this collective and the next one, by rank
   // Collectives that a worker made before it left.
   std::vector<std::uint64_t> left_after_ = std::vector<std::uint64_t>(settings_.workers, kStays);
   std::map<int, std::string> notices_;  // errors of other workers, as they come

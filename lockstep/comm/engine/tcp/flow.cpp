@@ -34,7 +34,7 @@ Flow::Flow(const Settings& settings, const Job& job, Scratch& scratch) : setting
   prepare_own_shard();
 }
 
-// Where the finished chunks lie: in the input of those who need not wait for any, else in the output.
+// Where the finished chunks lie: in the input of workers that need not wait for any, otherwise in the output.
 void Flow::prepare_own_shard() {
   const bool gathers = job_.kind == CollectiveKind::AllGather;
   const std::size_t offset = job_.kind == CollectiveKind::ReduceScatter ? 0 : first_byte(rank_, 0);
@@ -66,7 +66,7 @@ std::byte* Flow::slot(std::size_t chunk, int piece) const {
   return received_ + (chunk % kWindow * plan_.pieces.size() + static_cast<std::size_t>(piece)) * chunk_bytes_;
 }
 
-// A partial sum of this worker: an input itself if it is of one replica alone, else made in `room`.
+// A partial sum of this worker: an input itself if it has only one replica, otherwise made in `room`.
 const std::byte* Flow::piece_data(int piece, int worker, std::size_t chunk, std::byte* room) const {
   const IdRange ids = plan_.pieces[piece].ids;
   std::vector<const void*> parts;

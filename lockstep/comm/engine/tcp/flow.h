@@ -29,16 +29,16 @@ class Scratch {
 ///
 ///     kind            pieces from   chunks to
 ///     all-reduce      all           all
-///     reduce-scatter  all           nobody
+///     reduce-scatter  all           none
 ///     broadcast       root          all but the root
-///     all-gather      nobody        all
+///     all-gather      none          all
 ///
 /// Two hops for any number of workers; the sum of a chunk runs while others are on the wire. A worker holds at most
 /// kWindow chunks of every piece; links whose next piece finds no room wait. That cannot go in circles: pieces are
 /// sent without waiting for anything received, and the oldest chunk always has room.
 ///
 /// Between workers of one machine a message may only say where a chunk lies. It must then stay there until the reader
-/// says that it has taken all.
+/// reports that it has taken all.
 class Flow {
  public:
   Flow(const Settings& settings, const Job& job, Scratch& scratch);
@@ -66,8 +66,8 @@ class Flow {
 
   struct Peer {
     std::size_t pieces_sent = 0, pieces = 0;
-    std::size_t chunks_sent = 0, chunks = 0;  // of the own shard, finished, to this worker
-    std::size_t results = 0;                  // of its shard, still to come
+    std::size_t chunks_sent = 0, chunks = 0;  // chunks of the own shard, finished, to this worker
+    std::size_t results = 0;                  // chunks of its shard, still to come
     std::size_t pieces_awaited = 0;
     bool reads = false, has_taken = false;  // what lies in this worker's memory
     bool is_read = false, is_told = false;  // what lies in its memory, and

@@ -15,7 +15,7 @@
 
 namespace lockstep::engine {
 
-// After a body of this size the reader goes back to its caller, who adds it up while it is in the cache.
+// After a body of this size the reader returns to its caller, which adds it up while it is in the cache.
 constexpr std::size_t kLargeBody = 32 << 10;
 
 void refuse(int from, const Message& message) {
@@ -118,14 +118,14 @@ void Link::pull(Inbox& inbox) {
     next_read_ += all - of_body;
     if (of_body > 0 && body_left_ == 0) {
       inbox.arrived(*this, incoming_);
-      // A message without a body would not wake anybody who polls for more bytes.
+      // A message without a body would not wake a thread that polls for more bytes.
       if (incoming_.bytes >= kLargeBody && (next_read_ < sizeof(Message) || next_.following() > 0)) return;
     }
   }
 }
 
 int Link::unacknowledged() const {
-  // What a connection that was reset had still to send counts for ever.
+  // What a connection that was reset had still to send counts forever.
   pollfd entry{socket_.get(), 0, 0};
   if (::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLERR | POLLHUP)) != 0) return 0;
   int bytes = 0;

@@ -18,7 +18,7 @@ enum class MessageKind : std::uint16_t {
   Piece = 2,   ///< a chunk of a partial sum, to the owner of the shard
   Result = 3,  ///< a chunk of the result, from the owner
   Taken = 4,   ///< the sender has read all that lay in the receiver's memory
-  Leave = 5,   ///< the sender makes no more collectives; `sequence` says how many
+  Leave = 5,   ///< the sender makes no more collectives; `sequence` is how many it made
                ///< it has made
   Failed = 6,  ///< the sender gives up; an error follows
   Beat = 7,    ///< empty; the acknowledgement shows that the way is open
@@ -30,7 +30,7 @@ struct Message {
   std::uint16_t piece;
   std::uint32_t sequence;  ///< lower half of the collective's number
   std::uint32_t chunk;
-  std::uint32_t bytes;        ///< of the body
+  std::uint32_t bytes;        ///< size of the body
   std::uint64_t address = 0;  ///< where the body lies in the sender's memory; 0: it follows
 
   std::size_t following() const { return address == 0 ? bytes : 0; }
@@ -46,14 +46,14 @@ bool read_memory(pid_t process, std::uint64_t address, void* to, std::size_t byt
 /// A connection to another worker.
 struct Connection {
   Descriptor socket = {};
-  std::string address = {};  ///< of the other worker's data port
+  std::string address = {};  ///< address of the other worker's data port
   pid_t neighbour = 0;       ///< if not 0, the process at the other end: both may read each other's memory
 };
 
 /// Connects every worker with every other one, once per channel: connections[channel][rank], empty for the own rank.
 ///
-/// The listener is open only meanwhile, at one address and port. Whoever connects must present, in one message of fixed
-/// size, a random number that the listening worker left in the store for this engine alone, and gets the one of its own
+/// The listener is open only meanwhile, at one address and port. A process that connects must present, in one message of fixed
+/// size, a random number that the listening worker left in the store for only this engine, and gets the one of its own
 /// back: port scanners, strangers and workers of an earlier run are dropped and cost a worker nothing. L105 names the
 /// workers that did not come before the deadline.
 std::vector<std::vector<Connection>> connect_mesh(const EngineOptions& options);

@@ -29,7 +29,7 @@ struct Hello {
   std::int32_t from;
   std::int32_t to;
   std::int32_t channel;
-  Token token;  // of the worker to whom this is sent
+  Token token;  // token of the worker to which this is sent
   // Where the sender's own token lies, and whether it could read the receiver's there.
   std::int64_t process;
   std::uint64_t token_address;
@@ -39,7 +39,7 @@ static_assert(sizeof(Hello) == 72);
 
 constexpr std::uint32_t kMagic = 0x4c534534;  // LSE4
 constexpr auto kHelloWait = std::chrono::seconds(5);
-// Of looking whether the job has failed.
+// How often it looks whether the job has failed.
 constexpr Deadline::Clock::duration kNewsInterval = std::chrono::milliseconds(50);
 constexpr int kMostAtOnce = 256;  // connections accepted between two looks at those that wait
 
@@ -64,15 +64,15 @@ class Mesh {
   std::vector<std::vector<Connection>> connect() {
     if (options_.workers == 1) return std::move(connections_);
     const Address here{options_.address, static_cast<std::uint16_t>(options_.port)};
-    const Descriptor listener =
-        hold_port(here, {.name = "the data port " + to_string(here),
-                         .code_if_taken = Code::AlreadyExists,
-                         .help_if_taken = "stop the program that holds it, or set data_port to another one (0: any)",
-                         .help_with_host = "set bind_address to an address of this machine"});
+    const Descriptor listener = hold_port(
+        here, {.name = "the data port " + to_string(here),
+               .code_if_taken = Code::AlreadyExists,
+               .help_if_taken = "stop the program that holds it, or set data_port to a different one (0: any)",
+               .help_with_host = "set bind_address to an address of this machine"});
     options_.store.set(key(options_.rank), own_name(listener.get()) + " " + random_bytes(sizeof(Token)));
     own_ = card_of(options_.rank);
     closed_.emplace("the data port " + own_.name);
-    // Every worker calls those below it and answers those above it; worker 0 answers at once, so nobody waits in a
+    // Every worker calls those below it and answers those above it; worker 0 answers at once, so no worker waits in a
     // circle.
     for (int rank = 0; rank < options_.rank; ++rank)
       for (int channel = 0; channel < options_.channels; ++channel) call(rank, channel);
@@ -109,7 +109,7 @@ class Mesh {
   }
 
   // Whether a worker is a process of this machine whose memory can be read. Those with another address may be on the same
-  // machine too, but whoever gave them one wants the network to be used.
+  // machine too, but a port that was given means that the network is to be used.
   bool can_read(int socket, const Hello& hello) {
     const auto host = [](const std::string& name) { return name.substr(0, name.rfind(':')); };
     if (!options_.in_place || host(own_name(socket)) != host(peer_name(socket))) return false;
@@ -166,7 +166,7 @@ class Mesh {
     }
   }
 
-  // Whether the system had no room for another one.
+  // Whether the system had no room for one more.
   bool accept_callers(int listener, std::vector<Caller>& callers) {
     for (int i = 0; i < kMostAtOnce; ++i) {
       Arrival arrival = accept_from(listener);
@@ -213,7 +213,7 @@ class Mesh {
          hello);
   }
 
-  // Whether a worker of this job says it, and has not said it before.
+  // Whether a worker of this job sent it, and has not sent it before.
   bool is_known(const Hello& hello, int rank, int channel) const {
     return hello.magic == kMagic && hello.token == own_.token && hello.from == rank && rank < options_.workers &&
            hello.to == options_.rank && hello.channel == channel && channel >= 0 && channel < options_.channels &&
