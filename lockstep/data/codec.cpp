@@ -52,13 +52,10 @@ std::int64_t read_integer(const Component& component, std::size_t index) {
   return static_cast<std::int64_t>(value);
 }
 
-Encoder::Encoder(Element& element) : element_(element) { element_.components.clear(); }
-Encoder::~Encoder() {
-  element_.skeleton = skeleton_.marks.empty() ? nullptr : std::make_shared<const Skeleton>(std::move(skeleton_));
-}
 void Encoder::add(Component component) { element_.components.push_back(std::move(component)); }
 void Encoder::mark(std::variant<std::int64_t, std::string> length_or_key) {
-  skeleton_.marks.push_back(std::move(length_or_key));
+  if (!skeleton_) element_.skeleton = skeleton_ = std::make_shared<Skeleton>();
+  skeleton_->marks.push_back(std::move(length_or_key));
 }
 
 Component& Decoder::next_component() {
@@ -73,20 +70,6 @@ Component& Decoder::next_component() {
   return element_.components[component_++];
 }
 
-template <class S>
-void Decoder::take(S& leaf) {
-  Component& component = next_component();
-  auto* found = std::get_if<S>(&component);
-  if (found == nullptr)
-    throw_wrong_leaf(std::is_same_v<S, StagePtr> ? "a dataset" : type_name<S>(), component, component_ - 1);
-  leaf = std::move(*found);
-}
-
-template void Decoder::take(at::Tensor&);
-template void Decoder::take(std::string&);
-template void Decoder::take(Strings&);
-template void Decoder::take(StagePtr&);
-
 double Decoder::take_float() {
   const Component& component = next_component();
   return read_number(component, component_ - 1).toDouble();
@@ -95,6 +78,10 @@ double Decoder::take_float() {
 std::int64_t Decoder::take_integer() {
   const Component& component = next_component();
   return read_integer(component, component_ - 1);
+}
+
+void Decoder::throw_other_kind(const std::string& wanted) const {
+  throw_wrong_leaf(wanted, element_.components[component_ - 1], component_ - 1);
 }
 
 void Decoder::throw_too_large(const std::string& type) const {

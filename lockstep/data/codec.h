@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -101,13 +102,10 @@ void visit(S& value, Visitor& visitor) {
 template <class Map>
 inline constexpr bool has_text_keys_v = std::is_convertible_v<typename Map::key_type, std::string>;
 
-/// Moves the leaves of a structure into an element, with the lengths and keys that are needed to build it again.
+/// Moves the leaves of a structure into an empty element, with the lengths and keys that are needed to build it again.
 class LOCKSTEP_EXPORT Encoder {
  public:
-  explicit Encoder(Element& element);
-  Encoder(const Encoder&) = delete;
-  Encoder& operator=(const Encoder&) = delete;
-  ~Encoder();
+  explicit Encoder(Element& element) : element_(element) {}
 
   template <class S>
   void leaf(S& value) {
@@ -143,7 +141,7 @@ class LOCKSTEP_EXPORT Encoder {
   void mark(std::variant<std::int64_t, std::string> length_or_key);
 
   Element& element_;
-  Skeleton skeleton_;
+  std::shared_ptr<Skeleton> skeleton_;  ///< the element's; null until there is a mark
 };
 
 /// Builds a structure from the components of an element, which it moves from.
@@ -153,11 +151,7 @@ class LOCKSTEP_EXPORT Decoder {
 
   template <class S>
   void leaf(S& value) {
-    if constexpr (is_dataset_v<S>) {
-      StagePtr dataset;
-      take(dataset);
-      value = S(std::move(dataset));
-    } else if constexpr (std::is_floating_point_v<S>) {
+    if constexpr (std::is_floating_point_v<S>) {
       value = static_cast<S>(take_float());
     } else if constexpr (std::is_arithmetic_v<S>) {
       const std::int64_t number = take_integer();
@@ -165,7 +159,9 @@ class LOCKSTEP_EXPORT Decoder {
       if (!std::is_same_v<S, bool> && !std::is_same_v<S, std::uint64_t> && static_cast<std::int64_t>(value) != number)
         throw_too_large(type_name<S>());
     } else {
-      take(value);
+      auto* part = std::get_if<std::conditional_t<is_dataset_v<S>, StagePtr, S>>(&next_component());
+      if (part == nullptr) throw_other_kind(is_dataset_v<S> ? "a dataset" : type_name<S>());
+      value = S(std::move(*part));
     }
   }
 
@@ -190,17 +186,16 @@ class LOCKSTEP_EXPORT Decoder {
 
   /// Throws if components are left over.
   template <class S>
-  void finish(const S&) {
+  void require_all_taken() const {
     if (component_ != element_.size()) throw_wrong_structure(type_name<S>(), element_.size());
   }
 
  private:
-  /// Of the types of a Component.
-  template <class S>
-  void take(S& leaf);
   double take_float();
   std::int64_t take_integer();
   Component& next_component();
+  /// Of the component taken last.
+  [[noreturn]] void throw_other_kind(const std::string& wanted) const;
   [[noreturn]] void throw_too_large(const std::string& type) const;
   std::int64_t next_number();
   const std::string& next_key();
@@ -336,6 +331,8 @@ void append_specs(std::vector<ComponentSpec>& specs) {
 /// Puts the leaves of `value` into `element`.
 template <class T>
 void encode(T value, Element& element) {
+  element.components.clear();
+  element.skeleton = nullptr;
   detail::Encoder encoder(element);
   detail::visit(value, encoder);
 }
@@ -347,7 +344,7 @@ T decode(Element& element) {
   T value{};
   detail::Decoder decoder(element);
   detail::visit(value, decoder);
-  decoder.finish(value);
+  decoder.require_all_taken<T>();
   return value;
 }
 

@@ -38,18 +38,10 @@ class DeferredIterator : public ElementIterator {
   virtual void compute(const std::vector<std::int64_t>& rows, BufferPool& pool, Element& element) const = 0;
 };
 
-/// One that also has to know how many elements came before.
+/// One that also has to know how many elements came before: its `next` counts, also what fails.
 class CountingIterator : public OneToOneIterator {
  public:
   using OneToOneIterator::OneToOneIterator;
-
-  /// The next element of the input. It is counted if there is one, also if it fails.
-  bool next_input(Element& element) {
-    ++count_;
-    if (input_->next(element)) return true;
-    --count_;
-    return false;
-  }
 
   std::int64_t skip(std::int64_t count) override {
     const std::int64_t skipped = OneToOneIterator::skip(count);

@@ -1,5 +1,7 @@
 #include "lockstep/data/row_writer.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -13,10 +15,6 @@ namespace {
 
 // A batch may be declared larger than the data: memory for it is only taken beforehand up to this.
 constexpr std::int64_t kLargestPrepared = 64 << 20;
-
-bool is_plain_row(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.requires_grad();
-}
 
 /// Whether the bytes in memory are the values in order.
 bool is_readable(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }
@@ -73,6 +71,21 @@ bool RowForm::fits(const Element& row) const {
   return true;
 }
 
+Element RowForm::empty_batch() const {
+  Element batch;
+  batch.skeleton = spec_.skeleton;
+  for (std::size_t i = 0; i < memory_.size(); ++i) {
+    const ComponentSpec& component = (*spec_.components)[i];
+    if (component.kind == ComponentSpec::Kind::Bytes)
+      batch.components.emplace_back(Strings());
+    else
+      batch.components.emplace_back(
+          at::zeros(component.shape.with_front(0).dims(),
+                    at::TensorOptions(*component.dtype).device(memory_[i].device).layout(memory_[i].layout)));
+  }
+  return batch;
+}
+
 InvalidArgument RowForm::misfit(const RowForm& other, std::int64_t number, const std::string& where) const {
   return InvalidArgument(errors::kShape,
                          {.what = "rows of one batch must have the same shape and type",
@@ -100,23 +113,25 @@ Element stack(std::vector<Element>&& rows, const std::string& where) {
                                            .where = where,
                                            .help = "give rows, or an element_spec that says what they look like"});
   BufferPool pool;
-  RowWriter writer(pool, std::ssize(rows), where);
-  for (Element& row : rows) writer.add(row);
+  RowWriter writer(pool, where);
+  writer.set_capacity(std::ssize(rows));
+  for (Element& row : rows)
+    if (!writer.add(row)) writer.throw_misfit(row);
   return writer.finish();
 }
 
-void RowWriter::start(const Element& first) {
-  form_.emplace(first, where_);
+void RowWriter::prepare(const Element& first) {
+  row_bytes_.clear();
+  rows_.clear();
   batch_.components.clear();
   batch_.skeleton = first.skeleton;
-  row_bytes_.assign(first.size(), 0);
-  for (std::size_t i = 0; i < first.size(); ++i) {
-    const Component& component = first.components[i];
-    if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
-      row_bytes_[i] = is_plain_row(*tensor) ? tensor->nbytes() : 0;
-      loose_ = loose_ || !is_plain_row(*tensor) ||
-               static_cast<std::int64_t>(row_bytes_[i]) > kLargestPrepared / std::max<std::int64_t>(capacity_, 1);
-    }
+  loose_ = false;
+  for (const Component& component : first.components) {
+    const auto* tensor = std::get_if<at::Tensor>(&component);
+    const bool is_loose = tensor && (!tensor->is_cpu() || tensor->layout() != at::kStrided || tensor->requires_grad());
+    row_bytes_.push_back(tensor && !is_loose ? tensor->nbytes() : 0);
+    loose_ = loose_ || is_loose ||
+             static_cast<std::int64_t>(row_bytes_.back()) > kLargestPrepared / std::max<std::int64_t>(capacity_, 1);
   }
   if (loose_) return;
   for (const Component& component : first.components) {
@@ -130,15 +145,19 @@ void RowWriter::start(const Element& first) {
   }
 }
 
-void RowWriter::add(Element& row) {
-  if (!try_add(row)) throw form_->misfit(RowForm(row, where_), count_, where_);
+void RowWriter::look_at(const Element& row) { form_.emplace(row, where_); }
+
+void RowWriter::throw_misfit(const Element& row) const {
+  throw form_->misfit(RowForm(row, where_), rows_of_batch_, where_);
 }
 
-bool RowWriter::try_add(Element& row) {
-  if (!form_)
-    start(row);
-  else if (!form_->fits(row))
-    return false;
+bool RowWriter::add(Element& row) {
+  if (!form_ || !form_->fits(row)) {
+    if (rows_of_batch_ > 0) return false;
+    look_at(row);
+  }
+  if (count_ == 0) prepare(row);
+  ++rows_of_batch_;
   ++count_;
   if (loose_) {
     rows_.push_back(std::move(row));
@@ -164,8 +183,7 @@ bool RowWriter::try_add(Element& row) {
 
 Element RowWriter::finish() {
   const std::int64_t count = std::exchange(count_, 0);
-  form_.reset();
-  if (std::exchange(loose_, false)) return stack_any(std::exchange(rows_, {}));
+  if (loose_) return stack_any(std::exchange(rows_, {}));
   Element batch = std::exchange(batch_, {});
   for (Component& component : batch.components)
     if (auto* tensor = std::get_if<at::Tensor>(&component); tensor != nullptr && tensor->size(0) != count)

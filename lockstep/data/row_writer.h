@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -21,6 +22,8 @@ class RowForm {
 
   bool fits(const Element& row) const;
   bool operator==(const RowForm&) const = default;
+  /// A batch without rows, as such rows would make up.
+  Element empty_batch() const;
 
   /// What to throw when row `number` of a batch has the form `other`, and its first row this one.
   InvalidArgument misfit(const RowForm& other, std::int64_t number, const std::string& where) const;
@@ -38,34 +41,41 @@ class RowForm {
 };
 
 /// Puts rows into a batch one by one, each right after it was computed: while it is still in the cache, and by the
-/// thread that made it, so that its memory serves the next row.
+/// thread that made it, so that its memory serves the next row. A batch may come in pieces, each with memory of its own.
 class RowWriter {
  public:
-  /// `capacity`: rows at most. `where` names the stage in errors.
-  RowWriter(BufferPool& pool, std::int64_t capacity, const std::string& where)
-      : pool_(pool), capacity_(capacity), where_(where) {}
+  /// `where` names the stage in errors.
+  RowWriter(BufferPool& pool, std::string where) : pool_(pool), where_(std::move(where)) {}
 
+  /// Drops what is left of the last batch. The first row of the next one may have another form.
+  void start_batch() { rows_of_batch_ = count_ = 0; }
+  /// Of the next piece: rows at most.
+  void set_capacity(std::int64_t rows) { capacity_ = rows; }
   /// False if the row does not have the form of the first one; an error if such rows cannot be batched at all.
-  bool try_add(Element& row);
-  /// The same, but a row that does not fit is an error.
-  void add(Element& row);
+  bool add(Element& row);
+  /// For a row that `add` does not take.
+  [[noreturn]] void throw_misfit(const Element& row) const;
+  /// Of the piece.
   std::int64_t size() const { return count_; }
-  /// Of the rows added; there must be one.
-  const RowForm& form() const { return *form_; }
-  /// The batch of all rows added; the writer is then empty.
+  /// Of the last row that was added or looked at; none before the first.
+  const std::optional<RowForm>& form() const { return form_; }
+  /// Takes over the form of a row without adding it.
+  void look_at(const Element& row);
+  /// The rows added since the last piece, of which there must be one.
   Element finish();
 
  private:
-  void start(const Element& first);
+  void prepare(const Element& first);
 
   BufferPool& pool_;
-  std::int64_t capacity_;
-  const std::string& where_;
+  const std::string where_;
+  std::int64_t capacity_ = 0;
+  std::int64_t rows_of_batch_ = 0;  // of all its pieces
   std::int64_t count_ = 0;
-  std::optional<RowForm> form_;
-  bool loose_ = false;         // rows of a kind that is stacked at the end
-  std::vector<Element> rows_;  // if loose
-  Element batch_;              // else
+  std::optional<RowForm> form_;  // kept from batch to batch: most often it is the same
+  bool loose_ = false;           // rows of a kind that is stacked at the end
+  std::vector<Element> rows_;    // if loose
+  Element batch_;                // else
   std::vector<std::size_t> row_bytes_;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
@@ -116,6 +117,12 @@ class Workers {
     lock.unlock();
     if (wakes) room_.notify_one();
     return true;
+  }
+
+  /// Returns when `take` would not wait, or after `limit`; whether it would not.
+  bool wait_for(std::chrono::milliseconds limit) {
+    std::unique_lock lock(mutex_);
+    return finished_.wait_for(lock, limit, [&] { return find_ready() != slots_.end() || (ended_ && slots_.empty()); });
   }
 
   /// Finished pieces that wait to be taken; a snapshot.

@@ -4,10 +4,17 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/stages/row_stream.h"
 
 namespace lockstep::data {
 namespace {
+
+/// The rows of one component, where the components of a batch may have different numbers of them.
+std::int64_t component_rows(const Component& component) {
+  if (const auto rows = rows_of(component)) return *rows;
+  throw InvalidArgument(errors::kShape, {.what = "an element holds a scalar, which cannot be shared out among replicas",
+                                         .where = "splitting a batch",
+                                         .help = "call batch() before distribute(), or use distribute_from_function"});
+}
 
 class CeilSplitIterator final : public ElementIterator {
  public:
@@ -57,11 +64,10 @@ StagePtr make_ceil_split(StagePtr batches, int pieces, std::shared_ptr<CutWarnin
 }
 
 void warn_before_cut(const Element& batch, CutWarnings& warnings) {
-  const auto rows = [](const Component& component) { return component_rows(component, "splitting a batch"); };
   for (const Component& component : batch.components) {
-    if (rows(component) == rows(batch.components.front()) || !warnings.of_unequal_rows.exchange(false)) continue;
-    say_warning(str("distribute: the components of a batch have ", rows(batch.components.front()), " and ",
-                    rows(component),
+    const std::int64_t first = component_rows(batch.components.front()), rows = component_rows(component);
+    if (rows == first || !warnings.of_unequal_rows.exchange(false)) continue;
+    say_warning(str("distribute: the components of a batch have ", first, " and ", rows,
                     " rows. Each is cut by itself, so rows that belong together may go to different replicas."));
   }
   if (warnings.of_single_rows && warnings.of_single_rows.exchange(false))
@@ -76,7 +82,7 @@ std::string single_rows_warning(const std::string& element) {
 
 Element piece_of(SplitRule rule, const Element& batch, int pieces, int k) {
   return batch.mapped([&](const Component& component) {
-    const RowRange rows = cut(rule, component_rows(component, "splitting a batch"), pieces, k);
+    const RowRange rows = cut(rule, component_rows(component), pieces, k);
     return slice(component, rows.begin, rows.end);
   });
 }

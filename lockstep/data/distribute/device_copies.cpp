@@ -8,14 +8,18 @@
 
 namespace lockstep::data {
 
-DeviceCopies::DeviceCopies(const std::vector<at::Device>& devices) {
+std::optional<DeviceCopies> DeviceCopies::for_gpus_among(const std::vector<at::Device>& devices) {
+  if (std::ranges::none_of(devices, &at::Device::is_cuda)) return std::nullopt;
+  DeviceCopies copies;
+  std::vector<std::shared_ptr<gpu::CopyStream>>& streams = copies.streams_;
   for (const at::Device& device : devices) {
     const auto known = static_cast<std::size_t>(std::ranges::find(devices, device) - devices.begin());
-    if (known < streams_.size())
-      streams_.push_back(streams_[known]);
+    if (known < streams.size())
+      streams.push_back(streams[known]);
     else
-      streams_.push_back(device.is_cuda() ? gpu::make_copy_stream(device) : nullptr);
+      streams.push_back(device.is_cuda() ? gpu::make_copy_stream(device) : nullptr);
   }
+  return copies;
 }
 
 void DeviceCopies::start(InputStep& step) {
@@ -32,7 +36,6 @@ void DeviceCopies::start(InputStep& step) {
 }
 
 void DeviceCopies::finish(const InputStep& step) {
-  if (step.arrivals.empty()) return;
   for (const auto& arrival : step.arrivals) arrival->await();
   for (const std::optional<Element>& element : step.elements) {
     if (!element) continue;

@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/data/distribute/step_source.h"
@@ -16,8 +17,8 @@ namespace lockstep::data {
 /// Copies the elements of steps to the replicas' GPUs ahead of their use. Elements for CPUs stay where they are.
 class DeviceCopies {
  public:
-  /// `devices`: one per replica; none if elements stay where they are.
-  explicit DeviceCopies(const std::vector<at::Device>& devices);
+  /// `devices`: one per replica; none if elements stay where they are. Nothing where no element goes to a GPU.
+  static std::optional<DeviceCopies> for_gpus_among(const std::vector<at::Device>& devices);
 
   void start(InputStep& step);
 

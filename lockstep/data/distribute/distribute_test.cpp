@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -186,6 +187,20 @@ TEST(Distribute, ReadsAheadAndCanBeDroppedInTheMiddle) {
       for (int i = 0; i < taken; ++i) ASSERT_TRUE(steps.next());
     }
   }
+}
+
+// A second team of OpenMP threads would spin beside those of the replicas.
+TEST(Distribute, TheThreadThatReadsAheadComputesWithOneThread) {
+  MirroredStrategy& strategy = strategy_of(1);
+  const int before = at::get_num_threads();
+  at::set_num_threads(3);
+  const auto threads = [](const at::Tensor&) { return std::int64_t{at::get_num_threads()}; };
+  const auto dataset = range(4).map(threads).batch(2);
+  EXPECT_EQ(steps_of(strategy.distribute(dataset, {.per_replica_buffer_size = 1})),
+            (std::vector<std::vector<Rows>>{{{1, 1}}, {{1, 1}}}));
+  EXPECT_EQ(steps_of(strategy.distribute(dataset, {.per_replica_buffer_size = 0})),
+            (std::vector<std::vector<Rows>>{{{3, 3}}, {{3, 3}}}));
+  at::set_num_threads(before);
 }
 
 TEST(Distribute, WithParallelStagesCanBeDroppedInTheMiddle) {

@@ -1,5 +1,7 @@
 #include "lockstep/data/distribute/distributed_cursor.h"
 
+#include <c10/core/GradMode.h>
+
 #include <algorithm>
 #include <exception>
 #include <functional>
@@ -41,18 +43,17 @@ IterationContext measured(IterationContext context, const DistributedInputPtr& i
   return context;
 }
 
-/// Reads the steps of one pass and brings them to the replicas' devices. The first one without elements is the last. After an
+/// Reads the steps of one pass and brings them to the replicas' GPUs. The first one without elements is the last. After an
 /// error it goes on behind the step that failed.
 std::function<std::optional<InputStep>()> steps_of(const DistributedInput& input, const IterationContext& context,
                                                    std::shared_ptr<StepSource> source) {
-  return [source = std::move(source), copies = DeviceCopies(input.devices), counters = context.counters,
+  return [source = std::move(source), copies = DeviceCopies::for_gpus_among(input.devices), counters = context.counters,
           ended = false]() mutable -> std::optional<InputStep> {
     if (ended) return std::nullopt;
     const auto start = counters ? Clock::now() : Clock::time_point();
     InputStep step = source->next();
-    ended = step.local_values() == 0 && step.total.value_or(0) == 0;
-    separate_replicas(step);
-    copies.start(step);
+    ended = step.is_last();
+    if (copies) copies->start(step);
     if (counters) StageCounters::add_time(counters->computing_ns, start);
     return step;
   };
@@ -75,28 +76,41 @@ class DistributedCursor::Impl {
     if (stuck_) empty_.throw_unknown(steps_);
     if (failed_ && !ahead_) std::rethrow_exception(failed_);
     if (ended_) return std::nullopt;
-    OfferedStep next = ahead_ ? std::move(*ahead_) : read_and_offer(partial_steps);
-    ahead_.reset();
-    const StepVerdict verdict = agree_on(next, partial_steps);
+    std::optional<InputStep> step;
+    StepVerdict verdict;
+    if (ahead_ || agrees(partial_steps)) {
+      verdict = read_agreed(step, partial_steps);
+    } else {
+      step = read_step();
+      verdict = judge_step(*input_, step, std::nullopt, partial_steps);
+    }
     stuck_ = verdict.is_stuck;
     if (stuck_) empty_.throw_unknown(steps_);
     if (!verdict.exists) {
-      if (next.step && next.step->local_values() > 0 && !input_->whole_steps) warn_of_lost(*next.step);
+      if (step && step->local_values() > 0 && !input_->whole_steps) warn_of_lost(*step);
       ended_ = true;
       return std::nullopt;
     }
     ++steps_;
-    batch_rows_ = verdict.rows;
-    Values values = values_of(std::move(next.step));
+    Values values = values_of(std::move(step), verdict.rows);
     // Workers agree on the next step while they compute this one. Its rows were being read during the one before.
-    if (agrees(partial_steps) && input_->cluster.workers > 1 && input_->buffer_size > 0)
-      ahead_ = read_and_offer(partial_steps);
+    if (agrees(partial_steps) && input_->cluster.workers > 1 && input_->buffer_size > 0) ahead_ = read_and_offer();
     return values;
+  }
+
+  bool wait_for(std::chrono::milliseconds limit) {
+    if (stuck_ || failed_ || ended_ || ahead_) return true;
+    try {
+      if (!source_) start();
+    } catch (...) {
+      return true;  // `next` meets the error again, and reports it to the other workers
+    }
+    return source_->wait_for(limit);
   }
 
   IteratorState state() {
     if (const auto obstacle = input_->position_obstacle()) throw_position_obstacle(*obstacle);
-    reader();  // starting decides what a cache holds, which is part of the state
+    if (!source_) start();  // which decides what a cache holds, and that is part of the state
     Position kept;
     for (const StagePtr& pipeline : input_->pipelines) save_all_lasting(*pipeline, kept);
     rows_->locate(steps_, kept);
@@ -155,20 +169,14 @@ class DistributedCursor::Impl {
   const BatchRows& batch_rows() const { return batch_rows_; }
 
  private:
-  /// One per replica: those without data get an empty batch.
-  Values values_of(std::optional<InputStep> step) {
+  /// The values of a step, one per replica: those without data get an empty batch.
+  Values values_of(std::optional<InputStep> step, const BatchRows& rows) {
     Values values(static_cast<std::size_t>(input_->cluster.replicas_per_worker));
-    if (step) DeviceCopies::finish(*step);
-    for (std::size_t k = 0; step && k < values.size(); ++k) {
-      if (!step->elements[k]) continue;
-      values[k] = std::move(*step->elements[k]);
-      batch_rows_.here += std::max<std::int64_t>(common_rows(values[k]), 0);
-    }
-    if (input_->cluster.workers == 1)
-      batch_rows_ = {};
-    else
-      batch_rows_.place = {.pass = static_cast<std::int64_t>(context_.epoch), .step = steps_};
-    empty_.learn_from(values);
+    if (step && !step->arrivals.empty()) DeviceCopies::finish(*step);
+    for (std::size_t k = 0; step && k < values.size(); ++k)
+      if (step->elements[k]) values[k] = std::move(*step->elements[k]);
+    if (input_->cluster.workers > 1) note_rows(values, rows);
+    if (!empty_.are_told()) empty_.learn_from(values);
     for (std::size_t k = 0; k < values.size(); ++k) {
       if (values[k].size() > 0) continue;
       if (!empty_.are_known(context_)) {
@@ -181,10 +189,15 @@ class DistributedCursor::Impl {
     return values;
   }
 
-  /// What reads the steps ahead; started when it is first needed.
-  ReadAhead<InputStep>& reader() {
+  void note_rows(const Values& values, const BatchRows& rows) {
+    batch_rows_ = rows;
+    batch_rows_.place = {.pass = static_cast<std::int64_t>(context_.epoch), .step = steps_};
+    for (const Element& value : values) batch_rows_.here += std::max<std::int64_t>(common_rows(value), 0);
+  }
+
+  /// Starts what reads the steps ahead, when the first is needed.
+  void start() {
     if (unplaced_) std::rethrow_exception(unplaced_);
-    if (source_) return *source_;
     const IterationContext context = measured(context_, input_);
     counters_ = context.counters;
     rows_ = input_->make_source(context);
@@ -193,18 +206,20 @@ class DistributedCursor::Impl {
       rows_->restore(steps_, place);
     }
     source_ = std::make_unique<ReadAhead<InputStep>>(steps_of(*input_, context, rows_),
-                                                     static_cast<std::size_t>(input_->buffer_size));
-    return *source_;
+                                                     static_cast<std::size_t>(input_->buffer_size), [] {
+                                                       prepare_pipeline_thread("ls-input");
+                                                       c10::GradMode::set_enabled(true);  // as in the caller's thread
+                                                     });
   }
 
   std::optional<InputStep> read_step() {
-    ReadAhead<InputStep>& source = reader();
+    if (!source_) start();
     const auto begun = counters_ ? counters_->begin_request() : Clock::time_point();
     if (counters_ && input_->buffer_size > 0)
-      counters_->buffer(source.ready(), static_cast<std::size_t>(input_->buffer_size));
+      counters_->buffer(source_->ready(), static_cast<std::size_t>(input_->buffer_size));
     std::optional<InputStep> step;
     try {
-      step = source.next();
+      step = source_->next();
     } catch (...) {
       // One worker goes on behind the step that failed; with several, this one would be out of step.
       if (input_->cluster.workers == 1)
@@ -213,40 +228,44 @@ class DistributedCursor::Impl {
         failed_ = std::current_exception();
       throw;
     }
-    const bool has_data = step && step->local_values() > 0;
-    if (counters_) counters_->end_request(begun, has_data ? std::optional(rows_of_replicas(*step)) : std::nullopt);
+    if (counters_) {
+      const bool has_data = step && step->local_values() > 0;
+      counters_->end_request(begun, has_data ? std::optional(rows_of_replicas(*step)) : std::nullopt);
+    }
     return step;
   }
 
   bool agrees(bool partial_steps) const { return partial_steps && input_->agreement != nullptr; }
 
-  /// Reads the next step, and reports it to the other workers if they have to agree on it.
-  OfferedStep read_and_offer(bool partial_steps) {
+  /// The next step, and what all workers have of it.
+  StepVerdict read_agreed(std::optional<InputStep>& step, bool partial_steps) {
+    OfferedStep offered = ahead_ ? std::move(*ahead_) : read_and_offer();
+    ahead_.reset();
+    std::optional<StepTotals> all;
+    if (offered.totals) {
+      all = offered.totals();
+      if (offered.error || all->failed > 0) {
+        failed_ = common_failure(offered, *all, input_->cluster, steps_);
+        std::rethrow_exception(failed_);
+      }
+    }
+    step = std::move(offered.step);
+    return judge_step(*input_, step, all, partial_steps);
+  }
+
+  /// Reads the next step, and reports it to the other workers.
+  OfferedStep read_and_offer() {
     OfferedStep read;
     try {
       read.step = read_step();
     } catch (...) {
       // The others wait for this worker: they get its failure first, and the program when it asks for the step.
-      if (!agrees(partial_steps) || input_->cluster.workers == 1) throw;
+      if (input_->cluster.workers == 1) throw;
       read.error = std::current_exception();
     }
-    const bool is_known = read.step && read.step->total;
-    if (agrees(partial_steps) && !is_known)
+    if (!read.step || !read.step->total)
       read.totals = input_->agreement(totals_of(read, input_->cluster, [&] { return empty_.are_known(context_); }));
     return read;
-  }
-
-  StepVerdict agree_on(OfferedStep& read, bool partial_steps) {
-    std::optional<StepTotals> all;
-    if (read.totals) {
-      all = read.totals();
-      read.totals = nullptr;
-      if (read.error || all->failed > 0) {
-        failed_ = common_failure(read, *all, input_->cluster, steps_);
-        std::rethrow_exception(failed_);
-      }
-    }
-    return judge_step(*input_, read.step, all, partial_steps);
   }
 
   void warn_of_lost(const InputStep& step) const {
@@ -283,6 +302,7 @@ std::optional<DistributedCursor::Values> DistributedCursor::next() { return impl
 std::optional<DistributedCursor::Values> DistributedCursor::next_as_optional() {
   return impl_->read(!impl_->input().cardinality.is_infinite());
 }
+bool DistributedCursor::wait_for(std::chrono::milliseconds limit) { return impl_->wait_for(limit); }
 const BatchRows& DistributedCursor::batch_rows() const { return impl_->batch_rows(); }
 IteratorState DistributedCursor::state() const { return impl_->state(); }
 void DistributedCursor::load_state(const IteratorState& state) { impl_->load_state(state); }

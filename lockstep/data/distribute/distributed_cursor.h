@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,10 @@ class LOCKSTEP_EXPORT DistributedCursor {
   std::optional<Values> next();
   /// The same with partial steps always handled, unless the dataset is endless.
   std::optional<Values> next_as_optional();
+
+  /// Returns when this worker's part of the next step could be had without waiting, or after `limit`; whether it could. True where
+  /// nothing is read ahead. The reading goes on meanwhile, and a position does not count what was not taken.
+  bool wait_for(std::chrono::milliseconds limit);
 
   /// Of the last step, if there are several workers.
   const BatchRows& batch_rows() const;

@@ -37,6 +37,8 @@ class DistributedIterator {
     if (!step) data::throw_no_more_data();
     return std::move(*step);
   }
+  /// Returns when `next` would not wait for this worker's data, or after `limit`; whether it would not.
+  bool wait_for(std::chrono::milliseconds limit) { return cursor_.wait_for(limit); }
   /// As `next`, but a step in which only some replicas have data counts even where all shapes are known beforehand;
   /// replicas without data get an empty batch.
   std::optional<PerReplica<T>> get_next_as_optional() { return typed(cursor_.next_as_optional()); }
@@ -58,8 +60,9 @@ class DistributedIterator {
  private:
   std::optional<PerReplica<T>> typed(std::optional<data::DistributedCursor::Values> values) {
     if (!values) return std::nullopt;
-    auto batch =
-        PerReplica<T>::generate(values->size(), [&](std::size_t k) -> T { return data::decode<T>((*values)[k]); });
+    std::vector<T> parts;
+    for (data::Element& value : *values) parts.push_back(data::decode<T>(value));
+    PerReplica<T> batch(std::move(parts));
     batch.set_batch_rows(cursor_.batch_rows());
     return batch;
   }

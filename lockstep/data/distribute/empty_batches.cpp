@@ -15,16 +15,17 @@ bool writes_or_buffers(const Stage& stage) {
 
 }  // namespace
 
+EmptyBatches::EmptyBatches(DistributedInputPtr input)
+    : input_(std::move(input)), spec_is_enough_(tells_all(input_->element_spec)) {}
+
 void EmptyBatches::learn_from(const std::vector<Element>& values) {
-  if (seen_.size() > 0 || tells_all(input_->element_spec)) return;
   const auto with_data = std::ranges::find_if(values, [](const Element& value) { return value.size() > 0; });
   if (with_data != values.end()) seen_ = without_rows(*with_data);
 }
 
 bool EmptyBatches::are_known(const IterationContext& context) {
-  if (tells_all(input_->element_spec)) return true;
-  if (seen_.size() == 0) seen_ = first_without_rows(context);
-  return seen_.size() > 0;
+  if (!are_told()) seen_ = first_without_rows(context);
+  return are_told();
 }
 
 Element EmptyBatches::make(std::size_t replica) const {

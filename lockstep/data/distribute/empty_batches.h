@@ -13,8 +13,10 @@ namespace lockstep::data {
 /// little, in any element that can be read.
 class EmptyBatches {
  public:
-  explicit EmptyBatches(DistributedInputPtr input) : input_(std::move(input)) {}
+  explicit EmptyBatches(DistributedInputPtr input);
 
+  /// Whether the spec tells what they look like, or values of a step did.
+  bool are_told() const { return spec_is_enough_ || seen_.size() > 0; }
   /// Looks at the values of a step, of which some may be empty.
   void learn_from(const std::vector<Element>& values);
 
@@ -33,6 +35,7 @@ class EmptyBatches {
   Element first_without_rows(const IterationContext& context);
 
   DistributedInputPtr input_;
+  bool spec_is_enough_;
   Element seen_;                       ///< some element without its rows; empty if the spec is enough
   std::exception_ptr unseen_because_;  ///< the first error of an element that was read for that
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <exception>
 #include <functional>
@@ -20,8 +21,9 @@ class ReadAhead {
  public:
   /// `make` returns nothing at the end and ever after. What it throws is thrown by `next` in its place; nothing more is
   /// made then until `next` is called again, so that whoever gives up need not wait.
-  ReadAhead(std::function<std::optional<T>()> make, std::size_t capacity)
-      : make_(std::move(make)), capacity_(capacity) {
+  ReadAhead(
+      std::function<std::optional<T>()> make, std::size_t capacity, std::function<void()> on_thread_start = [] {})
+      : make_(std::move(make)), capacity_(capacity), on_thread_start_(std::move(on_thread_start)) {
     start();
   }
   ReadAhead(const ReadAhead&) = delete;
@@ -29,6 +31,9 @@ class ReadAhead {
 
   /// How many items could be had without waiting.
   std::size_t ready() const { return thread_ ? thread_->ready() : 0; }
+
+  /// Returns when `next` would not wait for the thread, or after `limit`; whether it would not.
+  bool wait_for(std::chrono::milliseconds limit) { return !thread_ || told_error_ || thread_->wait_for(limit); }
 
   /// The next item; nothing at the end and ever after.
   std::optional<T> next() {
@@ -51,7 +56,7 @@ class ReadAhead {
     thread_ = nullptr;
     failed_ = false;
     if (capacity_ == 0) return;
-    WorkerFunctions<Item> functions{[this](Item& item) { return fill(item); }, [](Item&) {}};
+    WorkerFunctions<Item> functions{[this](Item& item) { return fill(item); }, [](Item&) {}, on_thread_start_};
     thread_ = std::make_unique<Workers<Item>>(1, capacity_, std::move(functions));
   }
 
@@ -77,6 +82,7 @@ class ReadAhead {
 
   std::function<std::optional<T>()> make_;
   std::size_t capacity_;
+  std::function<void()> on_thread_start_;
   bool failed_ = false;                    ///< since the last start; of the thread while there is one
   bool told_error_ = false;                ///< by the last call of `next`
   std::unique_ptr<Workers<Item>> thread_;  ///< last: it uses all of the above

@@ -29,6 +29,10 @@ struct InputStep {
   std::vector<std::shared_ptr<gpu::Arrival>> arrivals = {};
 
   int local_values() const;
+  bool is_last() const { return total ? *total == 0 : local_values() == 0; }
+
+  /// The one behind the last batch.
+  static InputStep end(const ClusterShape& cluster);
 };
 
 /// The first dimension that all tensors have in common, those without dimensions aside; -1 if they differ.
@@ -38,7 +42,8 @@ std::int64_t common_rows(const Element& element);
 class LOCKSTEP_EXPORT StepSource {
  public:
   virtual ~StepSource();
-  /// The next step; one without any element is the end, and so are all after it.
+  /// The next step; one without any element is the end, and so are all after it. Its tensors are outside of any graph, and
+  /// none has memory in common with one of another replica: replicas run on threads of their own and may write into it.
   virtual InputStep next() = 0;
   /// Describes the place behind `steps` steps of this pass, and brings a new source there: as PlaceIterator does. What is written
   /// does not depend on the number of workers.
@@ -68,10 +73,5 @@ struct GlobalSplit {
 /// replica k's. `pipeline` yields global batches, each of which is cut evenly (or not at all: SplitRule::None).
 LOCKSTEP_EXPORT std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline, const GlobalSplit& split,
                                                        const IterationContext& context);
-
-/// Replicas run on threads of their own and may write into what they are given: makes every tensor of a step one of its
-/// own, outside of any graph, and copies those of different replicas that have memory in common (a function may return
-/// the same tensor for every element).
-LOCKSTEP_EXPORT void separate_replicas(InputStep& step);
 
 }  // namespace lockstep::data

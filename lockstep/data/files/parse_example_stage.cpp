@@ -35,8 +35,8 @@ class ParseIterator final : public CountingIterator {
         values_(slots_.size()) {}
 
   bool next(Element& element) override {
-    if (!next_input(records_)) return false;
-    const std::int64_t number = count_ - 1;
+    const std::int64_t number = count_++;  // also if it fails
+    if (!input_->next(records_)) return false;
     try {
       take_records();
       prepare();

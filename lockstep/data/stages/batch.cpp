@@ -11,12 +11,17 @@ namespace {
 class StackingIterator final : public BatchingIterator<ElementIterator> {
  public:
   StackingIterator(IteratorPtr input, const BatchShape& shape, std::string where)
-      : BatchingIterator(std::move(input), shape), where_(std::move(where)) {}
+      : BatchingIterator(std::move(input), shape), writer_(pool_, std::move(where)) {
+    writer_.set_capacity(size_);
+  }
 
   bool next(Element& element) override {
-    RowWriter writer(pool_, size_, where_);
-    if (!read_batch([&](Element& row) { writer.add(row); })) return false;
-    element = writer.finish();
+    writer_.start_batch();
+    const auto add = [&](Element& row) {
+      if (!writer_.add(row)) writer_.throw_misfit(row);
+    };
+    if (!read_batch(add)) return false;
+    element = writer_.finish();
     return true;
   }
 
@@ -25,8 +30,8 @@ class StackingIterator final : public BatchingIterator<ElementIterator> {
   }
 
  private:
-  std::string where_;
   BufferPool pool_;
+  RowWriter writer_;
 };
 
 /// Rows of a source in an order that is known as numbers: one gather a batch.

@@ -21,7 +21,11 @@ struct MapWork {
 
   /// Computes one element. An exception gets the stage's name.
   void run(Element& element, std::uint64_t pass_key, std::int64_t row) const {
-    call_for_stage(stage, [&] { function(element, mix(pass_key, static_cast<std::uint64_t>(row))); });
+    try {
+      function(element, mix(pass_key, static_cast<std::uint64_t>(row)));
+    } catch (...) {
+      rethrow_with_stage(stage);
+    }
   }
   /// What the keys of this pass's rows are made from, and what the input is started with.
   std::uint64_t pass_key(const IterationContext& context) const {
@@ -40,9 +44,10 @@ class NumberedIterator final : public CountingIterator {
   NumberedIterator(IteratorPtr input, Change change) : CountingIterator(std::move(input)), change_(std::move(change)) {}
 
   bool next(Element& element) override {
-    if (!next_input(element)) return false;
+    const std::int64_t number = count_++;  // also if it fails
+    if (!input_->next(element)) return false;
     const c10::AutoGradMode no_grad(false);
-    change_(element, count_ - 1);
+    change_(element, number);
     return true;
   }
 
@@ -183,13 +188,15 @@ class MappedBatchIterator final : public BatchingIterator<PieceSource> {
     piece.taken = 0;
     const bool gathered = input_->rows() != nullptr;
     const auto count = static_cast<std::int64_t>(gathered ? piece.rows.indices.size() : piece.rows.count);
-    RowWriter writer(piece.pool, count, where_);
+    RowWriter writer(piece.pool, where_);
+    writer.set_capacity(count);
     const auto fail = [&] { piece.parts.push_back({.rows = 1, .block = {.error = std::current_exception()}}); };
     const auto close_block = [&] {
       if (writer.size() == 0) return;
       BlockPiece::Part part{.rows = writer.size(), .form = writer.form()};
       part.block.set([&](Element& block) { block = writer.finish(); });
       piece.parts.push_back(std::move(part));
+      writer.start_batch();
     };
     GatheredPiece rows(input_->rows(), piece.rows);
     Element row;
@@ -200,7 +207,7 @@ class MappedBatchIterator final : public BatchingIterator<PieceSource> {
         else
           piece.rows.items[static_cast<std::size_t>(i)].give(row);
         map_->run(row, pass_key_, piece.rows.first_row + i);
-        if (writer.try_add(row)) continue;
+        if (writer.add(row)) continue;
         close_block();  // rows of another form: a block of their own
         writer.add(row);
       } catch (...) {

@@ -3,33 +3,160 @@
 #include "lockstep/data/format/listed.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/stages/balanced_cutter.h"
-#include "lockstep/data/stages/row_stream.h"
+#include "lockstep/data/stages/batch_sizes.h"
+#include "lockstep/data/stages/look_ahead.h"
 
 namespace lockstep::data {
 namespace {
 
+constexpr const char* kSplitting = "splitting a batch";
+
+/// The rows of a dataset of batches, handed out in pieces of any size. Rows that fail keep their places: a piece with one
+/// of them is its error, and the next piece begins where it always would. A batch that fails stands for the rows it would
+/// have; where only computing it would tell how many, for as many as batches usually have.
+class BatchedRows {
+ public:
+  BatchedRows(const Stage& batches, const IterationContext& context)
+      : spec_(batches.element_spec()), sizes_(batches, context.unmeasured()), batches_(batches.iterate(context)) {}
+
+  /// The next `count` rows as one batch, or the error of the first that fails; says how many there were, fewer only at
+  /// the end. With 0 rows `batch` is an empty batch, without components if it is not known what rows look like.
+  std::int64_t take(std::int64_t count, Place& batch) {
+    batch.error = nullptr;
+    // A stream that cannot even begin says so in its first piece, also if that has no rows: other workers may fail
+    // there.
+    if (count == 0 && read_ == 0 && fill()) batch.error = current_.error;
+    std::vector<Element> pieces;
+    std::int64_t taken = 0;
+    while (taken < count && fill()) {
+      const std::int64_t part = std::min(count - taken, rows_ - offset_);
+      if (!batch.error) batch.error = current_.error;
+      if (!batch.error) pieces.push_back(slice(current_.element, offset_, offset_ + part));
+      offset_ += part;
+      taken += part;
+    }
+    if (!batch.error) batch.set([&](Element& rows) { rows = one_of(std::move(pieces)); });
+    return taken;
+  }
+
+  /// Leaves out up to `count` rows, if possible without computing them; says how many there were. What fails there is
+  /// no error, unless it concerns the whole stream.
+  std::int64_t skip(std::int64_t count) {
+    std::int64_t skipped = std::min(count, rows_ - offset_);
+    offset_ += skipped;
+    if (is_worth_counting(count - skipped)) skipped += skip_batches(count - skipped);
+    while (skipped < count && fill()) {
+      rethrow_if_fatal(current_.error);
+      const std::int64_t part = std::min(count - skipped, rows_ - offset_);
+      offset_ += part;
+      skipped += part;
+    }
+    return skipped;
+  }
+
+  /// Looks at the next row, if it takes that to know what rows look like.
+  void look() {
+    if (!tells_all(spec_) && seen_.size() == 0) fill();
+  }
+
+ private:
+  /// Less than that is as quickly computed as counted.
+  bool is_worth_counting(std::int64_t rows) const { return sizes_.tells_all() && rows >= 3 * sizes_.usual(); }
+
+  /// Leaves out the next batches that have no more than `count` rows together, and says how many rows those are.
+  std::int64_t skip_batches(std::int64_t count) {
+    std::int64_t rows = 0;
+    std::int64_t batches = 0;
+    if (sizes_.are_all_usual()) {
+      batches = batches_.skip(count / sizes_.usual());
+      rows = batches * sizes_.usual();
+    } else {
+      while (const auto next = sizes_.at(read_ + batches)) {
+        if (rows + *next > count) break;
+        rows += *next;
+        ++batches;
+      }
+      batches_.skip(batches);
+    }
+    read_ += batches;
+    return rows;
+  }
+
+  /// Makes sure that the current batch has rows left; false at the end.
+  bool fill() {
+    while (offset_ == rows_) {
+      ended_ = ended_ || !current_.read(batches_);
+      if (ended_) return false;
+      ++read_;
+      offset_ = 0;
+      rows_ = rows_of_current();
+    }
+    return true;
+  }
+
+  std::int64_t rows_of_current() {
+    if (!current_.error) {
+      try {
+        const std::int64_t rows = row_count(current_.element, kSplitting);
+        if (seen_.size() == 0 && !tells_all(spec_)) seen_ = without_rows(current_.element);
+        return rows;
+      } catch (...) {
+        current_.error = std::current_exception();
+      }
+    }
+    if (concerns_whole_stream(current_.error)) return sizes_.usual();  // the rest is not counted
+    // To look ahead is less than to count from the start.
+    if (sizes_.is_only_last_short() && batches_.look(1, 0, 1) == 1) return sizes_.usual();
+    try {
+      return sizes_.at(read_ - 1).value_or(sizes_.usual());
+    } catch (...) {
+      return sizes_.usual();  // what lies below the file of a cache may not be readable any more
+    }
+  }
+
+  Element one_of(std::vector<Element>&& pieces) {
+    if (pieces.size() == 1) return std::move(pieces.front());
+    if (!pieces.empty())
+      return concatenate_batches(std::move(pieces), kSplitting,
+                                 "pad all batches to one width, or share out whole batches with AutoShardPolicy::Data");
+    // What is not known beforehand about rows is taken from the data where there is no other way.
+    if (!tells_all(spec_)) fill();
+    return empty_batch(spec_, seen_);
+  }
+
+  ElementSpec spec_;
+  BatchSizes sizes_;
+  LookAhead batches_;
+  Place current_;
+  Element seen_;           ///< a batch without rows, if the spec does not tell what they look like
+  std::int64_t read_ = 0;  ///< batches that were read or left out
+  std::int64_t rows_ = 0;
+  std::int64_t offset_ = 0;
+  bool ended_ = false;
+};
+
 class RebatchIterator final : public ElementIterator {
  public:
-  RebatchIterator(std::unique_ptr<RowStream> rows, BalancedCutter cutter, bool has_empty_pieces)
-      : rows_(std::move(rows)), cutter_(std::move(cutter)), has_empty_pieces_(has_empty_pieces) {}
+  RebatchIterator(const Stage& batches, const IterationContext& context, BalancedCutter cutter, bool has_empty_pieces)
+      : rows_(batches, context), cutter_(std::move(cutter)), has_empty_pieces_(has_empty_pieces) {}
 
   bool next(Element& element) override {
     if (ended_) return false;
-    const std::int64_t got = rows_->take(cutter_.wanted(), piece_);
+    const std::int64_t got = rows_.take(cutter_.wanted(), piece_);
     if (!advance(got)) return false;
     piece_.give(element);
     return true;
   }
   std::int64_t skip(std::int64_t count) override {
     if (ended_) return 0;
-    if (has_empty_pieces_) rows_->look();  // one of them may come when there is no row left to look at
+    if (has_empty_pieces_) rows_.look();  // one of them may come when there is no row left to look at
     // All rows at once, so that whole batches can be left out.
     std::int64_t rows = 0;
     BalancedCutter ahead = cutter_;
     const std::int64_t cycles = count / ahead.cycle_length();
     if (cycles > 0) rows = skipped_input(cycles, ahead.cycle_rows());
     for (std::int64_t i = cycles * ahead.cycle_length(); i < count; ++i, ahead.advance()) rows += ahead.wanted();
-    std::int64_t left = rows_->skip(rows);
+    std::int64_t left = rows_.skip(rows);
     if (left == rows) {
       cutter_ = std::move(ahead);
       return count;
@@ -51,7 +178,7 @@ class RebatchIterator final : public ElementIterator {
     return accepted;
   }
 
-  std::unique_ptr<RowStream> rows_;
+  BatchedRows rows_;
   BalancedCutter cutter_;
   bool has_empty_pieces_;
   Place piece_;
@@ -123,7 +250,7 @@ StagePtr make_rebatch(StagePtr batches, std::vector<std::int64_t> sizes, bool dr
                 drop_remainder](const Stage& below) { return below.element_spec().rebatched(sizes, drop_remainder); },
        .iterate =
            [cutter, has_empty_pieces](const Stage& below, const IterationContext& context) {
-             return std::make_unique<RebatchIterator>(rows_of_batches(below, context), cutter, has_empty_pieces);
+             return std::make_unique<RebatchIterator>(below, context, cutter, has_empty_pieces);
            }});
 }
 
