@@ -2,10 +2,11 @@
 
 #include <ATen/Version.h>
 #include <ATen/ops/empty_like.h>
-#include <torch/optim/optimizer.h>
+#include <torch/optim/sgd.h>
+
+#include <memory>
 
 #include "lockstep/nn/fused_sgd.h"
-#include "lockstep/nn/torch_optimizers.h"
 #include "lockstep/strategy/intra_op.h"
 
 namespace lockstep::detail {
@@ -28,6 +29,22 @@ void update_sgd(const SegmentUpdate& update) {
 }
 
 }  // namespace
+
+SgdNumbers sgd_numbers(const torch::optim::OptimizerOptions& any) {
+  const auto& options = static_cast<const torch::optim::SGDOptions&>(any);
+  return {.learning_rate = static_cast<float>(options.lr()),
+          .has_momentum = options.momentum() != 0,
+          .momentum = static_cast<float>(options.momentum()),
+          .one_less_dampening = static_cast<float>(1 - options.dampening()),
+          .weight_decay = static_cast<float>(options.weight_decay()),
+          .nesterov = options.nesterov()};
+}
+
+at::Tensor& sgd_momentum_buffer(torch::optim::Optimizer& sgd, const at::Tensor& weights) {
+  auto& state = sgd.state()[weights.unsafeGetTensorImpl()];
+  if (!state) state = std::make_unique<torch::optim::SGDParamState>();
+  return static_cast<torch::optim::SGDParamState&>(*state).momentum_buffer();
+}
 
 FusedUpdate fused_sgd_update() {
 #if defined(__x86_64__)

@@ -9,9 +9,12 @@
 
 namespace torch::optim {
 class Optimizer;
-}
+class OptimizerOptions;
+}  // namespace torch::optim
 
 namespace lockstep::detail {
+
+struct SgdNumbers;  // nn/fused_sgd.h
 
 /// A segment of a parameter whose gradients are to be added up and applied.
 struct SegmentUpdate {
@@ -27,5 +30,10 @@ struct SegmentUpdate {
 using FusedUpdate = void (*)(const SegmentUpdate& update);
 
 LOCKSTEP_EXPORT FusedUpdate fused_sgd_update();  ///< null where the CPU cannot do it
+
+/// The options of SGD, as its fused updates take them.
+SgdNumbers sgd_numbers(const torch::optim::OptimizerOptions& options);
+/// The momentum buffer in the state that SGD keeps for `weights`; undefined before the first step with momentum.
+at::Tensor& sgd_momentum_buffer(torch::optim::Optimizer& sgd, const at::Tensor& weights);
 
 }  // namespace lockstep::detail

@@ -164,8 +164,9 @@ std::int64_t sum_over_replicas(const Count& here, const char* meeting) {
   return here.total;
 }
 
-/// The losses of all replicas, without a meeting where the batch given to run tells their number.
-std::int64_t count_losses(const at::Tensor& losses) {
+}  // namespace
+
+std::int64_t detail::count_losses(const at::Tensor& losses) {
   const std::int64_t here = losses.size(0);
   const detail::ContextEntry* top = detail::current_context();
   if (top == nullptr || top->notes == nullptr) return here;
@@ -185,15 +186,13 @@ std::int64_t count_losses(const at::Tensor& losses) {
   return sum_over_replicas({here, call}, "average_loss that counts its losses (or give it ls::global_rows(losses))");
 }
 
-}  // namespace
-
 at::Tensor average_loss(const at::Tensor& per_example, const AverageLossOptions& options) {
   require_inside_of_run("average_loss");
   require_per_example(per_example);
   const at::Tensor losses = weighted(per_example, options.sample_weight);
   const at::ScalarType given = per_example.scalar_type();
   if (options.global_batch) return divided_by_size(losses, per_example.size(0), *options.global_batch, given);
-  at::Tensor result = divided(losses, count_losses(per_example), given);
+  at::Tensor result = divided(losses, detail::count_losses(per_example), given);
   detail::note_loss(result, detail::LossNote::Unsized);
   return result;
 }

@@ -47,7 +47,7 @@ const ReplicaPart& counting_part(const OptimizerCore& core) {
   if (here) {
     settle_checks(core, part);
   } else {
-    core.drift->settle();
+    core.observers.drift->settle();
     settle_all(core, detail::settle_checks);
   }
   return part;
@@ -55,16 +55,13 @@ const ReplicaPart& counting_part(const OptimizerCore& core) {
 
 }  // namespace
 
-bool MirroredOptimizerBase::minimize(const at::Tensor& loss) { return minimize(loss, nullptr); }
-bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler& scaler) { return minimize(loss, &scaler); }
-
 bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler) {
   OptimizerCore& core = *core_;
   ReplicaPart& mine = part_here(core, "minimize");
   const char* const call = scaler ? "minimize with a GradScaler" : "minimize";
-  require_valid_options(core, mine);
+  follow_options(core, mine);
   const detail::OptimizerSettings& settings = core.settings;
-  if (detail::has_failed_run(core, mine)) drop_gradients(core, mine);
+  if (core.has_failed_run(mine)) drop_gradients(core, mine);
   int calls = mine.progress.accumulated + 1;
   if (calls > 1 && calls >= settings.accumulate) calls -= detail::drop_calls_of_window(core, mine);
   if (calls >= settings.accumulate) core.reducer->start(mine, settings.reduce_op);
@@ -74,7 +71,7 @@ bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler)
   go_backward(core, mine, loss, scaler, call);
   mine.progress.accumulated = calls < settings.accumulate ? calls : 0;
   if (mine.progress.accumulated == 0) return take_step(core, mine, settings.reduce_op, scaler, call);
-  for (const auto& observer : core.observers) observer->gradients_wait({core, mine, call});
+  let_gradients_wait(core, mine, call);
   ++mine.window_calls;
   return false;
 }
@@ -86,7 +83,7 @@ bool MirroredOptimizerBase::apply_gradients(const torch::OrderedDict<std::string
                                             GradientsOf whose) {
   OptimizerCore& core = *core_;
   ReplicaPart& mine = part_here(core, "apply_gradients");
-  require_valid_options(core, mine);
+  follow_options(core, mine);
   detail::take_gradients(core, mine, gradients, whose);
   const bool is_sum = whose == GradientsOf::AllReplicas;
   return take_step(core, mine, is_sum ? ReduceOp::Sum : core.settings.reduce_op, nullptr,
@@ -98,9 +95,9 @@ void MirroredOptimizerBase::backward(const at::Tensor& loss, const GradScaler& s
 
 void MirroredOptimizerBase::backward(const at::Tensor& loss, const GradScaler* scaler) {
   ReplicaPart& mine = part_here(*core_, "backward");
-  if (detail::has_failed_run(*core_, mine)) drop_gradients(*core_, mine);
+  if (core_->has_failed_run(mine)) drop_gradients(*core_, mine);
   go_backward(*core_, mine, loss, scaler, "backward");
-  for (const auto& observer : core_->observers) observer->gradients_wait({*core_, mine, "backward"});
+  let_gradients_wait(*core_, mine, "backward");
 }
 
 void MirroredOptimizerBase::reduce_gradients() { reduce_gradients(core_->settings.reduce_op); }
@@ -138,7 +135,7 @@ void MirroredOptimizerBase::step() {
   OptimizerCore& core = *core_;
   ReplicaPart& mine = part_here(core, "step");
   detail::require_no_failed_run(core, mine, "step");
-  require_valid_options(core, mine);
+  follow_options(core, mine);
   if (!mine.progress.is_reduced())
     throw_misuse("the gradients have not been reduced over replicas",
                  "call reduce_gradients() before step(), or use minimize(loss)", "step");
@@ -152,7 +149,7 @@ void MirroredOptimizerBase::step() {
 void MirroredOptimizerBase::zero_grad() {
   ReplicaPart& mine = part_here(*core_, "zero_grad");
   // After a failed run it is what one is asked to do.
-  if (!has_failed_run(*core_, mine))
+  if (!core_->has_failed_run(mine))
     detail::warn_of_ended_window(*core_, mine, "zero_grad()", mine.progress.accumulated);
   drop_gradients(*core_, mine);
 }
@@ -218,6 +215,14 @@ void MirroredOptimizerBase::set_digest(const DigestOptions& options) {
     throw InvalidArgument(errors::kBadOption, {.what = str("every must be >= 0, got ", options.every),
                                                .where = "set_digest",
                                                .help = "set_digest({.every = 0}) never compares"});
+  // Among the observers only while it is on: the first of them.
+  const bool was_on = core_->settings.digest.every > 0;
+  auto& [all, drift, runs] = core_->observers;
+  if (options.every > 0 && !was_on) all.insert(all.begin(), drift);
+  if (options.every == 0 && was_on) {
+    drift->settle();
+    all.erase(all.begin());
+  }
   core_->settings.digest = options;
 }
 namespace {

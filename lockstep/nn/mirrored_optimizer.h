@@ -50,9 +50,9 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
   /// Goes backward, adds up gradients over replicas, updates the weights and forgets the gradients. Returns whether the
   /// weights were updated: false inside a `set_accumulate` window and for skipped steps. On a GPU, which may not know yet, a step that
   /// will be skipped counts as updated here; `skipped_steps()` knows.
-  bool minimize(const at::Tensor& loss);
-  /// The same for half precision: scales the loss, and skips the step where that made gradients infinite.
-  bool minimize(const at::Tensor& loss, GradScaler& scaler);
+  /// For half precision `scaler` scales the loss, and skips the step if that made gradients infinite.
+  bool minimize(const at::Tensor& loss, GradScaler* scaler = nullptr);
+  bool minimize(const at::Tensor& loss, GradScaler& scaler) { return minimize(loss, &scaler); }
 
   /// The same with gradients at hand, such as those of torch::autograd::grad: one for each of `model->parameters()`, in
   /// their order, or by name. Undefined: none. Clips and checks as `minimize` does; updates at once.
@@ -114,7 +114,6 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
   [[noreturn]] static void throw_other_options();
 
  private:
-  bool minimize(const at::Tensor& loss, GradScaler* scaler);
   void backward(const at::Tensor& loss, const GradScaler* scaler);
   torch::optim::OptimizerOptions& any_options(std::size_t group) const;
 

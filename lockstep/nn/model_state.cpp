@@ -76,7 +76,8 @@ class ModelState final : public Stateful {
     Values values;
     const auto all = model_->tensors();
     for (std::size_t i = 0; i < all.size(); ++i) {
-      const auto& [entry, leaves] = all[i];
+      const std::string& entry = all[i].name;
+      const std::vector<at::Tensor>& leaves = all[i].leaves;
       if (is_parameter(i)) {
         values.push_back({reader.shared(entry, leaves[0])});
         continue;

@@ -35,10 +35,6 @@ const std::vector<ModuleCore::Parameter>& ModuleCore::parameters() const { retur
 void ModuleCore::pin(std::size_t p) { inventory_->is_pinned[p] = true; }
 bool ModuleCore::is_pinned(std::size_t p) const { return inventory_->is_pinned[p] != 0; }
 
-bool ModuleCore::has_moved(std::size_t p, std::size_t k) const {
-  return parameters()[p].leaves[k].const_data_ptr() != inventory_->addresses[p * replicas_.size() + k];
-}
-
 const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   const ContextEntry* top = current_context();
   if (top != nullptr && top->replica != nullptr) return module_of_replica(*top);
@@ -51,7 +47,7 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::module_of_replica(const Co
   const auto k = static_cast<std::size_t>(replica.replica->local_index());
   // torch::load gives every parameter new memory: one look is enough to notice it before this replica computes with other
   // weights than the rest.
-  if (!parameters().empty() && has_moved(0, k)) require_unchanged();
+  if (!parameters().empty() && parameters()[0].has_moved(k)) require_unchanged();
   watch_->note_use(k);
   note_model_of_step(*this, k, inventory_->alive);
   return replicas_[k];
@@ -93,7 +89,10 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
     // The buffers that it may have been made from are each worker's own.
     if (is_inside && is_client_of_several_workers(*strategy_)) require_same_weights(*this);
   };
-  if (is_inside) require_watched_untouched();
+  const auto here = static_cast<std::size_t>(is_inside ? top->replica->local_index() : 0);
+  if (is_inside) {
+    for (const auto& watcher : watchers_here()) watcher->require_untouched(here);
+  }
   std::exception_ptr error;
   try {
     if (seat == nullptr) {
@@ -111,10 +110,12 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   }
   forget_cast_weights();
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    if (is_inside && static_cast<int>(k) != top->replica->local_index()) continue;
+    if (is_inside && k != here) continue;
     for (const auto& parameter : parameters()) parameter.leaves[k].unsafeGetTensorImpl()->bump_version();
   }
-  if (is_inside) remember_watched();
+  if (is_inside) {
+    for (const auto& watcher : watchers_here()) watcher->remember(here);
+  }
   if (error) std::rethrow_exception(error);
   if (is_inside) return;
   set_torn(false);  // it is how weights are set again

@@ -40,14 +40,20 @@ class LOCKSTEP_EXPORT ModuleCore {
   using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
 
   struct Parameter {
-    std::string name;                ///< the first of its names, if it is tied
-    std::vector<at::Tensor> leaves;  ///< one per local replica
+    std::string name;                         ///< the first of its names, if it is tied
+    std::vector<at::Tensor> leaves;           ///< one per local replica
+    std::vector<const void*> addresses = {};  ///< of the memory that `make` has given them
+
+    /// Whether replica `k`'s has other memory than before.
+    bool has_moved(std::size_t k) const { return leaves[k].const_data_ptr() != addresses[k]; }
   };
 
   ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options);
   ~ModuleCore();
 
   Strategy& strategy() const;
+  /// Whether `strategy` made it. One that has ended made none, whoever is at its address now.
+  bool is_of(const Strategy* strategy) const { return strategy == strategy_ && !alive_.expired(); }
   std::size_t size() const { return replicas_.size(); }
   const std::shared_ptr<torch::nn::Module>& replica(std::size_t k) const { return replicas_[k]; }
   /// The calling replica's module, or replica 0's outside of replicas.
@@ -90,8 +96,6 @@ class LOCKSTEP_EXPORT ModuleCore {
   /// Called by an optimizer that has taken over parameter `p`: memory must stay where it is from now on.
   void pin(std::size_t p);
   bool is_pinned(std::size_t p) const;
-  /// Whether parameter `p` of replica `k` has other memory than before.
-  bool has_moved(std::size_t p, std::size_t k) const;
   /// Throws if parameters were added, removed, replaced or moved since `make`.
   void require_unchanged() const;
   /// How many parameters and parts replica `k` and the parts that `make` has built have: if the number has changed,

@@ -16,8 +16,7 @@ struct ModuleCore::Inventory {
   std::vector<torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>> parts;  ///< of each replica, by name
   std::vector<std::vector<LayerMember>> members;                                           ///< of each replica
   std::vector<Parameter> parameters;
-  std::vector<const void*> addresses;  ///< of the memory of parameter p on replica k, at p * size() + k
-  std::vector<char> is_pinned;         ///< per parameter
+  std::vector<char> is_pinned;                                   ///< per parameter
   std::shared_ptr<const void> alive = std::make_shared<char>();  ///< ends with the model
   /// When buffers were last equal on all replicas; none unless one client drives several workers.
   BufferDigests equal_buffers;

@@ -210,8 +210,8 @@ void ModuleCore::collect_parameters() {
 
 void ModuleCore::share_memory() {
   const at::NoGradGuard no_grad;
-  inventory_->addresses.clear();
   for (auto& parameter : inventory_->parameters) {
+    parameter.addresses.clear();
     for (std::size_t k = 0; k < parameter.leaves.size(); ++k) {
       at::Tensor& leaf = parameter.leaves[k];
       const std::size_t first = copies_.first[copies_.of_replica[k]];
@@ -228,7 +228,7 @@ void ModuleCore::share_memory() {
         else
           leaf.set_data(at::empty_like(values, values.options().device(leaf.device())).copy_(values));
       }
-      inventory_->addresses.push_back(leaf.const_data_ptr());
+      parameter.addresses.push_back(leaf.const_data_ptr());
     }
   }
 }

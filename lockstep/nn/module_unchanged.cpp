@@ -109,7 +109,6 @@ void ModuleCore::throw_moved(const std::string& name) {
 }
 
 void ModuleCore::require_unchanged() const {
-  std::size_t next = 0;
   for (const auto& parameter : parameters()) {
     for (std::size_t k = 0; k < parameter.leaves.size(); ++k) {
       const at::Tensor& leaf = parameter.leaves[k];
@@ -120,7 +119,7 @@ void ModuleCore::require_unchanged() const {
                                                     replica_name(strategy(), k), " is on ", expected),
                               .help = "leave it where make put it"});
       }
-      if (leaf.const_data_ptr() != inventory_->addresses[next++]) throw_moved(parameter.name);
+      if (parameter.has_moved(k)) throw_moved(parameter.name);
     }
   }
   for (std::size_t k = 0; k < replicas_.size(); ++k) {

@@ -17,27 +17,23 @@
 namespace lockstep::detail {
 namespace {
 
-std::uint32_t version_of(const at::Tensor& leaf) {
-  const auto& counter = leaf.unsafeGetTensorImpl()->version_counter();
-  return counter.enabled() ? counter.current_version() : 0;  // there is none for what was made in inference mode
-}
-
-/// The bits of an element in the middle.
-std::uint64_t sample_of(const at::Tensor& leaf) {
-  std::uint64_t bits = 0;
-  if (!leaf.is_cpu() || leaf.numel() == 0 || !leaf.is_non_overlapping_and_dense()) return bits;
-  const std::size_t width = leaf.element_size();
-  const auto* const start = static_cast<const char*>(leaf.const_data_ptr());
-  std::memcpy(&bits, start + static_cast<std::size_t>(leaf.numel() / 2) * width, std::min(width, sizeof bits));
-  return bits;
+ModuleWatch::Look look_at(const at::Tensor& tensor, bool at_element) {
+  ModuleWatch::Look look;
+  const auto& counter = tensor.unsafeGetTensorImpl()->version_counter();
+  if (counter.enabled()) look.version = counter.current_version();  // there is none for what was made in inference mode
+  if (!at_element || !tensor.is_cpu() || tensor.numel() == 0 || !tensor.is_non_overlapping_and_dense()) return look;
+  const std::size_t width = tensor.element_size();
+  const auto* const start = static_cast<const char*>(tensor.const_data_ptr());
+  std::memcpy(&look.element, start + static_cast<std::size_t>(tensor.numel() / 2) * width,
+              std::min(width, sizeof look.element));
+  return look;
 }
 
 }  // namespace
 
 ModuleWatch::ModuleWatch(const ModuleCore& model)
     : model_(model),
-      versions_(model.parameters().size() * model.size()),
-      samples_(model.parameters().size()),
+      seen_(model.parameters().size() * model.size()),
       used_(model.size()),
       registered_(model.registered_in(0)) {
   if (model.size() == 1) return;
@@ -52,7 +48,7 @@ ModuleWatch::ModuleWatch(const ModuleCore& model)
 }
 
 bool ModuleWatch::has_new_version(std::size_t p, std::size_t k) const {
-  return versions_[k * model_.parameters().size() + p] != version_of(model_.parameters()[p].leaves[k]);
+  return seen_[k * model_.parameters().size() + p].version != look_at(model_.parameters()[p].leaves[k], false).version;
 }
 
 /// Where there is one, every leaf's change is a change for all.
@@ -95,22 +91,18 @@ void ModuleWatch::begin(std::size_t k) const {
 
 void ModuleWatch::remember(std::size_t k) const {
   const auto& parameters = model_.parameters();
-  for (std::size_t p = 0; p < parameters.size(); ++p) {
-    const at::Tensor& leaf = parameters[p].leaves[k];
-    versions_[k * parameters.size() + p] = version_of(leaf);
-    if (k == 0) samples_[p] = sample_of(leaf);
-  }
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    seen_[k * parameters.size() + p] = look_at(parameters[p].leaves[k], k == 0);
 }
 
 void ModuleWatch::require_untouched(std::size_t k) const {
   const auto& parameters = model_.parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
-    const at::Tensor& leaf = parameters[p].leaves[k];
-    const bool has_moved = model_.has_moved(p, k);
+    const bool has_moved = parameters[p].has_moved(k);
     if (used_[k] && has_moved) ModuleCore::throw_moved(parameters[p].name);
-    const bool is_same = versions_[k * parameters.size() + p] == version_of(leaf) &&
-                         (k > 0 || samples_[p] == sample_of(leaf) || has_moved);
-    if (is_same) continue;
+    const Look before = seen_[k * parameters.size() + p];
+    const Look now = look_at(parameters[p].leaves[k], k == 0);
+    if (now.version == before.version && (now.element == before.element || has_moved)) continue;
     throw FailedPrecondition(
         errors::kWrongModule,
         {.what = lockstep::str("parameter '", parameters[p].name, "' was changed inside run"),
@@ -170,8 +162,7 @@ bool ModuleWatch::may_have_other_optimizer(std::size_t p) const {
 
 /// On replica 0, since it was remembered.
 bool ModuleWatch::has_changed(std::size_t p) const {
-  const at::Tensor& leaf = model_.parameters()[p].leaves[0];
-  return versions_[p] != version_of(leaf) || samples_[p] != sample_of(leaf);
+  return seen_[p] != look_at(model_.parameters()[p].leaves[0], true);
 }
 
 void ModuleWatch::suspect_other_optimizers() const {
@@ -195,15 +186,15 @@ void ModuleWatch::remember_buffers() const {
   buffer_versions_.clear();
   for (const Buffer& buffer : buffers_) {
     if (has_warned_of_buffers_) return;
-    buffer_versions_.push_back(version_of(buffer.first));
-    buffer_versions_.push_back(version_of(buffer.last));
+    buffer_versions_.push_back(look_at(buffer.first, false).version);
+    buffer_versions_.push_back(look_at(buffer.last, false).version);
   }
 }
 
 void ModuleWatch::warn_of_changed_buffers() const {
   for (std::size_t b = 0; 2 * b < buffer_versions_.size() && !has_warned_of_buffers_; ++b) {
-    const bool is_first_changed = version_of(buffers_[b].first) != buffer_versions_[2 * b];
-    const bool is_last_changed = version_of(buffers_[b].last) != buffer_versions_[2 * b + 1];
+    const bool is_first_changed = look_at(buffers_[b].first, false).version != buffer_versions_[2 * b];
+    const bool is_last_changed = look_at(buffers_[b].last, false).version != buffer_versions_[2 * b + 1];
     if (!is_first_changed || is_last_changed) continue;
     has_warned_of_buffers_ = true;
     say_warning(lockstep::str("buffer '", buffers_[b].name,
@@ -255,7 +246,7 @@ void ModuleWatch::end_of_merge() const {
     const at::Tensor& first = parameters[p].leaves.front().grad();
     const at::Tensor& last = parameters[p].leaves.back().grad();
     const bool is_reduced = first.defined() && first.layout() == at::kStrided && last.layout() == at::kStrided &&
-                            sample_of(first) == sample_of(last);
+                            look_at(first, true).element == look_at(last, true).element;
     if (!is_reduced) warn_of(p, "in a merge function, where replicas have gradients of their own");
   }
 }

@@ -51,6 +51,14 @@ class ModuleWatch final : public RunWatcher {
     remember_copies();
   }
 
+  /// What shows that a tensor was changed.
+  struct Look {
+    std::uint32_t version = 0;
+    std::uint64_t element = 0;  ///< one in the middle, as bits; 0 where it was not looked at
+
+    bool operator==(const Look&) const = default;
+  };
+
  private:
   bool may_have_other_optimizer(std::size_t p) const;
   bool has_changed(std::size_t p) const;
@@ -66,11 +74,10 @@ class ModuleWatch final : public RunWatcher {
   void warn_of_frozen_on_some() const;
 
   const ModuleCore& model_;
-  /// Parameter p of replica k is at k * parameters + p: the version of its leaf. Each replica touches its own.
-  mutable std::vector<std::uint32_t> versions_;
-  mutable std::vector<std::uint64_t> samples_;  ///< one element of each parameter, as bits; replica 0's
-  mutable std::vector<char> used_;              ///< per replica: in this run. Written by the replica alone
-  mutable std::vector<std::size_t> suspects_;   ///< parameters that an optimizer of LibTorch may step after this run
+  /// Parameter p of replica k is at k * parameters + p. Each replica touches its own; elements are replica 0's.
+  mutable std::vector<Look> seen_;
+  mutable std::vector<char> used_;             ///< per replica: in this run. Written by the replica alone
+  mutable std::vector<std::size_t> suspects_;  ///< parameters that an optimizer of LibTorch may step after this run
   mutable bool has_warned_of_other_optimizers_ = false;
 
   struct Buffer {

@@ -40,7 +40,7 @@ namespace {
 /// A node of the graph, not owned: what the user has dropped is gone.
 struct NotedLoss {
   WeakOf<NodePtr>::type node;
-  LossNote note;
+  LossNotes notes = {};
 };
 thread_local std::vector<NotedLoss> noted_losses;
 
@@ -50,7 +50,7 @@ void for_each_noted(LossNote note, const F& see) {
   const LossesNoted* const noted = run_local<LossesNoted>();
   if (noted == nullptr || noted->count == 0) return;
   for (const NotedLoss& each : noted_losses) {
-    if (each.note != note) continue;
+    if (!each.notes.has(note)) continue;
     if (NodePtr node = each.node.lock()) see(std::move(node));
   }
 }
@@ -61,7 +61,18 @@ void note_loss(const at::Tensor& loss, LossNote note) {
   LossesNoted* const noted = run_local<LossesNoted>();
   if (noted == nullptr || !loss.requires_grad()) return;
   if (noted->count++ == 0) noted_losses.clear();
-  noted_losses.push_back({loss.grad_fn(), note});
+  if (noted_losses.empty() || noted_losses.back().node.lock() != loss.grad_fn())
+    noted_losses.push_back({loss.grad_fn()});
+  noted_losses.back().notes.add(note);
+}
+
+LossNotes notes_of(const at::Tensor& loss) {
+  const LossesNoted* const noted = run_local<LossesNoted>();
+  const NodePtr node = loss.grad_fn();
+  if (noted == nullptr || noted->count == 0 || !node) return {};
+  const auto is_of_loss = [&](const NotedLoss& each) { return each.node.lock() == node; };
+  const auto found = std::find_if(noted_losses.rbegin(), noted_losses.rend(), is_of_loss);
+  return found == noted_losses.rend() ? LossNotes() : found->notes;
 }
 
 namespace {

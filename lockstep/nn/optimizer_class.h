@@ -27,7 +27,9 @@ struct OptimizerClass {
                                                    const torch::optim::OptimizerOptions& defaults);
   ParameterState (*read_state)(const torch::optim::OptimizerParamState& state);
   std::unique_ptr<torch::optim::OptimizerParamState> (*write_state)(const ParameterState& values);
-  bool knows_state;                                   ///< otherwise both throw
+  bool knows_state;  ///< otherwise both throw
+  /// Whether two options have the same values. Never, if they are of a class that is not LibTorch's own.
+  bool (*are_same)(const torch::optim::OptimizerOptions& a, const torch::optim::OptimizerOptions& b);
   std::span<const std::string_view> kept_by_element;  ///< keys of the state; see OptimizerStateTraits
   bool is_elementwise;                                ///< is_elementwise_v
   bool takes_gradients_once;                          ///< per step; otherwise it cannot be mirrored
@@ -48,6 +50,13 @@ constexpr std::span<const std::string_view> keys_kept_by_element() {
     return {};
 }
 
+/// A class derived from one of these may have options of its own, which their == does not know.
+template <class Options>
+inline constexpr bool are_options_of_libtorch_v =
+    std::is_same_v<Options, torch::optim::SGDOptions> || std::is_same_v<Options, torch::optim::AdamOptions> ||
+    std::is_same_v<Options, torch::optim::AdamWOptions> || std::is_same_v<Options, torch::optim::RMSpropOptions> ||
+    std::is_same_v<Options, torch::optim::AdagradOptions>;
+
 template <class Opt, class Options>
 LOCKSTEP_EXPORT OptimizerClass optimizer_class_of() {
   using Traits = OptimizerStateTraits<Opt>;
@@ -59,6 +68,14 @@ LOCKSTEP_EXPORT OptimizerClass optimizer_class_of() {
           .read_state = &Traits::read,
           .write_state = &Traits::write,
           .knows_state = !is_unknown,
+          .are_same =
+              []([[maybe_unused]] const torch::optim::OptimizerOptions& a,
+                 [[maybe_unused]] const torch::optim::OptimizerOptions& b) {
+                if constexpr (are_options_of_libtorch_v<Options>)
+                  return static_cast<const Options&>(a) == static_cast<const Options&>(b);
+                else
+                  return false;
+              },
           .kept_by_element = keys_kept_by_element<Traits>(),
           .is_elementwise = is_elementwise_v<Opt>,
           .takes_gradients_once = !std::is_base_of_v<torch::optim::LBFGS, Opt>,

@@ -84,7 +84,7 @@ void deal_out(OptimizerCore& core) {
   for (std::size_t r = 0; r < plan.size(); ++r) {
     auto part = std::make_unique<ReplicaPart>();
     part->index = static_cast<int>(r);
-    part->progress.failed_runs = StrategyAccess::runs(core.module->strategy()).failed;
+    part->progress.failed_runs = core.runs.failed;
     part->shown.gradients.resize(parameters.size());
     part->kinds.assign(parameters.size(), GradientKind::None);
     std::vector<std::vector<at::Tensor>> weights_of_group(core.groups.size());
@@ -139,7 +139,8 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
     : module(std::move(model)),
       cls(optimizer_class),
       groups(std::move(parameter_groups)),
-      group_of(groups_of_parameters(*module, groups)) {
+      group_of(groups_of_parameters(*module, groups)),
+      runs(StrategyAccess::runs(module->strategy())) {
   module->require_unchanged();
   if (module->is_inference()) {
     throw FailedPrecondition(errors::kWrongModule,
@@ -152,9 +153,9 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
   for (const auto& parameter : module->parameters()) {
     const at::Tensor& leaf = parameter.leaves[0];
     is_whole.push_back(!cls.is_elementwise || !leaf.is_non_overlapping_and_dense());
-    first_block.push_back(block_sums.size());
-    const std::int64_t blocks = std::max<std::int64_t>(1, (leaf.numel() + kShardBlock - 1) / kShardBlock);
-    block_sums.resize(block_sums.size() + static_cast<std::size_t>(blocks));
+    blocks.first.push_back(blocks.sums.size());
+    const std::int64_t count = std::max<std::int64_t>(1, (leaf.numel() + kShardBlock - 1) / kShardBlock);
+    blocks.sums.resize(blocks.sums.size() + static_cast<std::size_t>(count));
   }
   deal_out(*this);
   const bool on_device = module->strategy().replica_context(0).device().is_cuda() && !module->copies().is_mixed;
@@ -163,15 +164,10 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
   for (std::size_t p = 0; p < group_of.size(); ++p) {
     if (group_of[p] >= 0) module->pin(p);
   }
-  drift = make_drift(*this);
-  observers = {drift,
-               make_changed_module(*this),
-               make_changed_gradients(*this),
-               make_unfit_losses(*this),
-               make_leftover_gradients(*this),
-               make_different_sizes(*this),
-               make_unused_settings(*this),
-               make_unreached_parameters(*this)};
+  observers.drift = make_drift(*this);
+  observers.all = {make_changed_module(*this),      make_changed_gradients(*this), make_unfit_losses(*this),
+                   make_leftover_gradients(*this),  make_different_sizes(*this),   make_unused_settings(*this),
+                   make_unreached_parameters(*this)};
 }
 
 namespace {
@@ -223,8 +219,8 @@ ReplicaPart& part_here(OptimizerCore& core, const char* operation) {
                              {.what = str(operation, " belongs inside the function given to strategy.run"),
                               .help = "call it once per replica and step, inside run"});
   }
-  if (top->strategy != &core.module->strategy()) require_current_strategy(core.module->strategy(), operation);
-  core.poison.require_clean(operation);
+  if (!core.module->is_of(top->strategy)) require_current_strategy(core.module->strategy(), operation);
+  if (core.poison.is_set() || core.module->is_torn()) core.poison.require_whole_weights(operation);
   return *core.replicas[static_cast<std::size_t>(top->replica->local_index())];
 }
 
@@ -232,15 +228,17 @@ void require_valid_options(const OptimizerCore& core) {
   for (std::size_t g = 0; g < core.groups.size(); ++g) require_valid_options(g, *core.groups[g].options);
 }
 
-void require_valid_options(const OptimizerCore& core, ReplicaPart& mine) {
-  require_valid_options(core);
-  mine.asked_state.resize(core.groups.size());
+void follow_options(const OptimizerCore& core, ReplicaPart& mine) {
   for (std::size_t g = 0; g < core.groups.size(); ++g) {
-    const OptionalState asked = optional_state(*core.groups[g].options);
-    if (asked == mine.asked_state[g]) continue;
-    require_state_for_options(core, mine, g);
-    mine.asked_state[g] = asked;
+    auto& inner = mine.inner->param_groups()[g];
+    const torch::optim::OptimizerOptions& wanted = *core.groups[g].options;
+    if (mine.has_checked_state && core.cls.are_same(inner.options(), wanted)) continue;
+    require_valid_options(g, wanted);
+    if (!mine.has_checked_state || optional_state(inner.options()) != optional_state(wanted))
+      require_state_for_options(core, mine, g);
+    inner.set_options(wanted.clone());
   }
+  mine.has_checked_state = true;
 }
 
 }  // namespace lockstep::detail

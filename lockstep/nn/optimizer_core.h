@@ -19,6 +19,8 @@
 #include "lockstep/nn/step/warn_once.h"
 #include "lockstep/nn/step_observer.h"
 #include "lockstep/nn/torch_optimizers.h"
+#include "lockstep/strategy/detail/runs.h"
+#include "lockstep/strategy/detail/step_recorder.h"
 
 // The state that the phases of a step work on. Who may touch what: OptimizerCore is changed outside of run, or while
 // replica 0 leads; a ReplicaPart belongs to its replica's thread, and others read it inside meetings.
@@ -35,8 +37,8 @@ struct ReplicaPart {
 
   std::unique_ptr<torch::optim::Optimizer> inner;  ///< over the weights of `owned`
   std::vector<OwnedSegment> owned;
-  bool owns_sparse = false;                ///< a parameter whose gradients are, or once were, sparse
-  std::vector<OptionalState> asked_state;  ///< per group: what `owned` was last found to have
+  bool owns_sparse = false;        ///< a parameter whose gradients are, or once were, sparse
+  bool has_checked_state = false;  ///< `inner` was found to have the state that its options ask for
 
   GradientProgress progress;
   ShownGradients shown;
@@ -56,6 +58,22 @@ struct OptimizerGroup {
   std::unique_ptr<torch::optim::OptimizerOptions> options;
 };
 
+/// Whoever watches the steps of an optimizer, in the order in which they are called.
+struct Observers {
+  std::vector<std::shared_ptr<StepObserver>> all;  ///< those of nn/guards/, then the program's
+  std::shared_ptr<Drift> drift;                    ///< one of them while set_digest is on
+  std::shared_ptr<ObservedRuns> runs;              ///< null before the program attaches one
+
+  auto begin() const { return all.begin(); }
+  auto end() const { return all.end(); }
+};
+
+/// For clipping by norm: one sum of squares per block of every parameter, written by the block's owner.
+struct BlockSums {
+  std::vector<double> sums;
+  std::vector<std::size_t> first;  ///< per parameter
+};
+
 /// What the replicas of an optimizer share.
 struct OptimizerCore : std::enable_shared_from_this<OptimizerCore> {
   OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<OptimizerGroup> groups, const OptimizerClass& cls);
@@ -69,15 +87,19 @@ struct OptimizerCore : std::enable_shared_from_this<OptimizerCore> {
   std::vector<std::unique_ptr<ReplicaPart>> replicas;
   std::unique_ptr<GradientReducer> reducer;
   std::unique_ptr<Updater> updater;
-  std::shared_ptr<Drift> drift;                          ///< one of the observers
-  std::shared_ptr<ObservedRuns> observed_runs;           ///< null before the program attaches one
-  std::vector<std::shared_ptr<StepObserver>> observers;  ///< those of nn/guards/, then the program's
+  Observers observers;
+  BlockSums blocks;
   Poison poison{*module};
   WarnOnce ended_window, equal_rates;
+  const Runs& runs;  ///< of the strategy, and gone when that is
 
-  // Clipping by norm: one sum of squares per block of every parameter, written by the block's owner.
-  std::vector<double> block_sums;
-  std::vector<std::size_t> first_block;  ///< per parameter
+  /// Of the captured step that is under way; null: none is.
+  StepRecorder* recorder() const { return runs.recorder; }
+  /// Whether this step is recorded and not taken.
+  bool is_recording() const { return runs.recorder != nullptr && runs.recorder->is_recording(); }
+  /// Whether a run has failed since `part` last dropped its gradients. Replicas that had gone backward by then hold gradients
+  /// of a step that never came.
+  bool has_failed_run(const ReplicaPart& part) const { return runs.failed != part.progress.failed_runs; }
 
   const torch::optim::OptimizerOptions& options_of(std::size_t parameter) const {
     return *groups[static_cast<std::size_t>(group_of[parameter])].options;
@@ -95,7 +117,8 @@ ReplicaPart& part_here(OptimizerCore& core, const char* operation);
 
 /// Throws where an option of a group has a value that no optimizer can work with.
 void require_valid_options(const OptimizerCore& core);
-/// The same, and where an option was switched on that the state of a replica's segments has nothing for.
-void require_valid_options(const OptimizerCore& core, ReplicaPart& mine);
+/// Gives `inner` the groups' options as they are now. Throws the same if they have changed, and where an option was switched on
+/// that the state of the replica's segments has nothing for.
+void follow_options(const OptimizerCore& core, ReplicaPart& mine);
 
 }  // namespace lockstep::detail

@@ -42,7 +42,7 @@ const std::string& name_of(const OptimizerCore& core, const OwnedSegment& segmen
 void require_no_open_window(const OptimizerCore& core, const char* operation) {
   for (const auto& part : core.replicas) {
     const int accumulated = part->progress.accumulated;
-    if (accumulated == 0 || has_failed_run(core, *part)) continue;  // minimize drops what a failed run has left
+    if (accumulated == 0 || core.has_failed_run(*part)) continue;  // minimize drops what a failed run has left
     throw_misuse(
         lockstep::str("gradients of ", counted(accumulated, "call"), " of minimize wait for the rest of their window"),
         lockstep::str(
@@ -197,8 +197,9 @@ ParameterState gather_state(const OptimizerCore& core, int parameter) {
 }
 
 bool has_open_window(const OptimizerCore& core) {
-  return std::any_of(core.replicas.begin(), core.replicas.end(),
-                     [&](const auto& part) { return part->progress.accumulated > 0 && !has_failed_run(core, *part); });
+  core.module->strategy();  // throws if it is gone
+  return std::ranges::any_of(
+      core.replicas, [&](const auto& part) { return part->progress.accumulated > 0 && !core.has_failed_run(*part); });
 }
 
 void require_readable_state(const OptimizerCore& core, const char* operation) {
@@ -210,7 +211,7 @@ void require_readable_state(const OptimizerCore& core, const char* operation) {
 
 OptimizerState read_state(const OptimizerCore& core) {
   require_readable_state(core, "state");
-  core.drift->settle();
+  core.observers.drift->settle();
   settle_all(core, settle_counts);
   OptimizerState result;
   result[kNoParameter]["steps"] = at::scalar_tensor(core.replicas[0]->steps, at::kLong);
@@ -254,7 +255,7 @@ void replace_state(OptimizerCore& core, const OptimizerState& state) {
     const auto saved = state.find(parameters[p].name);
     if (saved != state.end() && has_sparse_part(saved->second)) deal_out_whole(core, static_cast<int>(p));
   }
-  core.drift->forget();
+  core.observers.drift->forget();
   for (const auto& replica : core.replicas) {
     auto& states = replica->inner->state();
     for (const OwnedSegment& segment : replica->owned) {
@@ -267,7 +268,7 @@ void replace_state(OptimizerCore& core, const OptimizerState& state) {
     replica->numbers.reset();
     drop_gradients(core, *replica);
     replica->window_calls = 0;
-    replica->asked_state.clear();
+    replica->has_checked_state = false;
     replica->steps = steps;
   }
 }

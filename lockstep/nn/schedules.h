@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/export.h"
 
@@ -38,6 +40,74 @@ struct LOCKSTEP_EXPORT CosineSchedule {
   double rate(std::int64_t step) const;
 };
 
+/// Multiplied by `factor` over every `every` steps, a little at each step.
+struct LOCKSTEP_EXPORT ExponentialSchedule {
+  double base = 0.1;
+  std::int64_t every = 1000;
+  double factor = 0.1;
+
+  double rate(std::int64_t step) const;
+};
+
+/// Falls to `end` at `total_steps` and stays there: in a straight line, or with the power of what is left of the steps.
+struct LOCKSTEP_EXPORT PolynomialSchedule {
+  double base = 0.1;
+  std::int64_t total_steps = 10'000;
+  double end = 0.0;
+  double power = 1.0;
+
+  double rate(std::int64_t step) const;
+};
+
+/// `rates[0]` at first, and `rates[k + 1]` from step `boundaries[k]` on.
+struct LOCKSTEP_EXPORT PiecewiseSchedule {
+  std::vector<std::int64_t> boundaries = {};  ///< in rising order
+  std::vector<double> rates = {0.1};          ///< one more than boundaries
+
+  double rate(std::int64_t step) const;
+};
+
+/// Rises from `peak` / `start_divisor` to `peak` within the first `rise` of the steps, then falls to the first rate divided by
+/// `end_divisor`, which the last step has; along half a cosine each. As PyTorch's OneCycleLR.
+struct LOCKSTEP_EXPORT OneCycleSchedule {
+  double peak = 0.1;
+  std::int64_t total_steps = 10'000;
+  double rise = 0.3;
+  double start_divisor = 25;
+  double end_divisor = 1e4;
+
+  double rate(std::int64_t step) const;
+};
+
+/// Falls along half a cosine to `end` and begins again, as often as there are steps. Each period is `length_factor` times as long
+/// as the one before, and begins with `rate_factor` times its rate.
+struct LOCKSTEP_EXPORT CosineRestartsSchedule {
+  double base = 0.1;
+  std::int64_t first_steps = 1000;
+  double length_factor = 2.0;
+  double rate_factor = 1.0;
+  double end = 0.0;
+
+  double rate(std::int64_t step) const;
+};
+
+/// Rises in a straight line for `steps` to the first rate of another schedule, which follows; see `with_warmup`.
+template <class S>
+struct WarmupSchedule {
+  std::int64_t steps = 0;
+  S then = {};
+
+  double rate(std::int64_t step) const;
+};
+
+/// The schedule, or the function of the step, with a warm-up of so many steps before its first:
+///
+///     .schedule = ls::with_warmup(500, ls::ExponentialSchedule{.base = 0.1, .every = 1000, .factor = 0.5})
+template <class S>
+WarmupSchedule<S> with_warmup(std::int64_t steps, S schedule) {
+  return {steps, std::move(schedule)};
+}
+
 /// Multiplies the rate by `factor` when a metric has not improved for more than `patience` observations.
 struct LOCKSTEP_EXPORT PlateauSchedule {
   double base = 0.1;
@@ -65,5 +135,24 @@ struct LOCKSTEP_EXPORT PlateauSchedule {
 
   State seen = {};  ///< leave it out of the description; use state() and load_state()
 };
+
+namespace detail {
+
+/// `full` times the share of a warm-up that is done with `step`. InvalidArgument for a negative number of steps.
+LOCKSTEP_EXPORT double warmup_rate(double full, std::int64_t step, std::int64_t steps);
+
+}  // namespace detail
+
+template <class S>
+double WarmupSchedule<S>::rate(std::int64_t asked) const {
+  const std::int64_t step = asked < 0 ? 0 : asked;
+  const auto rate_of = [this](std::int64_t at) -> double {
+    if constexpr (requires { then.rate(at); })
+      return then.rate(at);
+    else
+      return then(at);
+  };
+  return step < steps || steps < 0 ? detail::warmup_rate(rate_of(0), step, steps) : rate_of(step - steps);
+}
 
 }  // namespace lockstep

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
+
+#include "lockstep/base/export.h"
 
 namespace lockstep::detail {
 
@@ -9,5 +13,8 @@ struct SizesOfLosses {
   std::int64_t counted = 0;  ///< calls without a size
   std::int64_t last = 0;     ///< the last size given with the rows of the batch; 0: none
 };
+
+/// The losses of all replicas, without a meeting if the batch given to run tells their number. Inside run, on every replica.
+LOCKSTEP_EXPORT std::int64_t count_losses(const at::Tensor& losses);
 
 }  // namespace lockstep::detail

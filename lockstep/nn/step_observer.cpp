@@ -34,12 +34,13 @@ class detail::ObservedRuns final : public RunWatcher {
 void detail::observe_steps(OptimizerCore& core, std::shared_ptr<StepObserver> observer) {
   if (!observer)
     throw InvalidArgument(errors::kBadOption, {.what = "an observer must be an object, got null", .where = "observe"});
-  if (!core.observed_runs) {
-    core.observed_runs = std::make_shared<ObservedRuns>();
-    StrategyAccess::runs(core.module->strategy()).watch(core.observed_runs);
+  auto& [all, drift, runs] = core.observers;
+  if (!runs) {
+    runs = std::make_shared<ObservedRuns>();
+    StrategyAccess::runs(core.module->strategy()).watch(runs);
   }
-  core.observed_runs->observers.push_back(observer);
-  core.observers.push_back(std::move(observer));
+  runs->observers.push_back(observer);
+  all.push_back(std::move(observer));
 }
 
 bool StepMoment::is_of(const MirroredOptimizerBase& optimizer) const { return optimizer.core().get() == &core; }

@@ -223,22 +223,6 @@ const char* missing_state(const torch::optim::OptimizerOptions& options, const P
   return nullptr;
 }
 
-SgdNumbers sgd_numbers(const torch::optim::OptimizerOptions& any) {
-  const auto& options = static_cast<const torch::optim::SGDOptions&>(any);
-  return {.learning_rate = static_cast<float>(options.lr()),
-          .has_momentum = options.momentum() != 0,
-          .momentum = static_cast<float>(options.momentum()),
-          .one_less_dampening = static_cast<float>(1 - options.dampening()),
-          .weight_decay = static_cast<float>(options.weight_decay()),
-          .nesterov = options.nesterov()};
-}
-
-at::Tensor& sgd_momentum_buffer(torch::optim::Optimizer& sgd, const at::Tensor& weights) {
-  auto& state = sgd.state()[weights.unsafeGetTensorImpl()];
-  if (!state) state = std::make_unique<torch::optim::SGDParamState>();
-  return static_cast<torch::optim::SGDParamState&>(*state).momentum_buffer();
-}
-
 void throw_unknown_state() {
   throw Unimplemented(errors::kOptimizer, {.what = "the state of this optimizer class is unknown to Lockstep",
                                            .help = "specialise lockstep::OptimizerStateTraits for it"});

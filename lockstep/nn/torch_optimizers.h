@@ -4,7 +4,6 @@
 #include <cstddef>
 
 #include "lockstep/base/function_ref.h"
-#include "lockstep/nn/fused_sgd.h"
 #include "lockstep/nn/optimizer_traits.h"
 
 namespace torch::optim {
@@ -43,10 +42,5 @@ OptionalState optional_state(const torch::optim::OptimizerOptions& options);
 
 /// What the class takes for granted once a parameter has a state, and `state` lacks; null if all is there.
 const char* missing_state(const torch::optim::OptimizerOptions& options, const ParameterState& state);
-
-/// The options of SGD, as its fused update takes them.
-SgdNumbers sgd_numbers(const torch::optim::OptimizerOptions& options);
-/// The momentum buffer in the state that SGD keeps for `weights`; undefined before the first step with momentum.
-at::Tensor& sgd_momentum_buffer(torch::optim::Optimizer& sgd, const at::Tensor& weights);
 
 }  // namespace lockstep::detail

@@ -185,6 +185,15 @@ TEST_P(Training, AFailingUpdatePoisonsTheOptimizer) {
   } catch (const FailedPrecondition& e) {
     EXPECT_NE(std::string(e.what()).find("weights are torn at step 0"), std::string::npos) << e.what();
   }
+  auto another = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1));
+  const auto step_of_another = [&] {
+    strategy.run([&] { another.minimize(model->forward(torch::ones({2, 9})).sum()); });
+  };
+  EXPECT_THROW(step_of_another(), FailedPrecondition) << "the weights are still torn";
+  model.update([](Net& net) {
+    for (auto& p : net.parameters()) p.fill_(0.1);
+  });
+  step_of_another();
 }
 
 TEST_P(Training, MisuseGivesTypedErrors) {

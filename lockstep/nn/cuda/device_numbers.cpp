@@ -15,6 +15,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/fused_sgd.h"
+#include "lockstep/nn/fused_update.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/torch_optimizers.h"

@@ -97,7 +97,7 @@ void DeviceUpdater::write_squares(ReplicaPart& mine) {
     const Segment& where = segment.where;
     float* const values = segment.sum.defined() ? segment.sum.mutable_data_ptr<float>() + where.begin : nullptr;
     segments.push_back({.target = values, .elements = where.end - where.begin});
-    const std::size_t first_block = core_.first_block[static_cast<std::size_t>(where.parameter)];
+    const std::size_t first_block = core_.blocks.first[static_cast<std::size_t>(where.parameter)];
     sums.push_back(block_sums.mutable_data_ptr<double>() + first_block +
                    static_cast<std::size_t>(where.begin / kShardBlock));
     add_blocks(where, first_block, blocks);

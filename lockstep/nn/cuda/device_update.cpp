@@ -12,11 +12,13 @@
 
 #include "lockstep/nn/cuda/device_numbers.h"
 #include "lockstep/nn/cuda/device_updater.h"
+#include "lockstep/nn/fused_sgd.h"
+#include "lockstep/nn/fused_update.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/loss_scale.h"
 #include "lockstep/nn/step/recording.h"
-#include "lockstep/nn/torch_optimizers.h"
+#include "lockstep/nn/step/sparse_parameters.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/strategy.h"
@@ -112,7 +114,7 @@ bool has_device_update(const OptimizerCore& core) {
 DeviceUpdater::DeviceUpdater(OptimizerCore& core) : Updater(core) {
   for (const std::size_t first : core.module->copies().first) {
     const at::TensorOptions options(core.module->strategy().replica_context(static_cast<int>(first)).device());
-    block_sums_.push_back(at::zeros({std::ssize(core.block_sums)}, options.dtype(at::kDouble)));
+    block_sums_.push_back(at::zeros({std::ssize(core.blocks.sums)}, options.dtype(at::kDouble)));
     bad_sums_.push_back(at::zeros({std::ssize(core.replicas)}, options.dtype(at::kLong)));
   }
 }
@@ -129,7 +131,7 @@ UpdateTraits DeviceUpdater::traits(const std::vector<GradientKind>& kinds) const
 
 void DeviceUpdater::update(ReplicaPart& mine) {
   const at::NoGradGuard no_grad;
-  prepare(mine);
+  if (mine.owns_sparse) reconcile_layouts(core_, mine);
   if (has_device_update(core_)) leave_sums(mine);
   for (OwnedSegment& segment : mine.owned) {
     if (!segment.sum.defined() || !segment.parts.empty()) continue;
@@ -137,10 +139,10 @@ void DeviceUpdater::update(ReplicaPart& mine) {
     if (segment.is_counted_on_device) settle_counts(core_, mine);
     if (std::exchange(segment.is_counted_on_device, false)) mine.numbers.reset();
   }
-  step_inner(mine);
+  const auto is_fused = [](const OwnedSegment& segment) { return !segment.parts.empty(); };
+  if (mine.owned.empty() || !std::ranges::all_of(mine.owned, is_fused)) step_inner(mine);
   launch(mine);
   if (core_.module->copies().count() > 1) write_to_other_gpus(mine);
-  forget_sums(mine);
   if (mine.scale) update_scale(mine);
 }
 

@@ -38,7 +38,7 @@ class DeviceUpdater final : public Updater {
   const at::Tensor& bad_sums_for(const ReplicaPart& mine) const { return bad_sums_[copy_of(mine)]; }
 
   // One of each for each copy of the weights: a replica writes what is its own to all of them.
-  std::vector<at::Tensor> block_sums_;  ///< OptimizerCore::block_sums, so that clipping waits for nothing
+  std::vector<at::Tensor> block_sums_;  ///< OptimizerCore::blocks, so that clipping waits for nothing
   std::vector<at::Tensor> bad_sums_;    ///< per replica: which of its sums is not finite
 };
 

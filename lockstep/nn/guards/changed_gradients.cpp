@@ -19,13 +19,8 @@ class ChangedGradients final : public StepObserver {
  public:
   explicit ChangedGradients(const OptimizerCore& core) : samples_(core.replicas.size()) {}
 
-  void before_backward(const StepMoment& moment, const at::Tensor&) override {
-    warn_of_changed(moment);
-    of(moment).clear();
-  }
-
   void gradients_wait(const StepMoment& moment) override {
-    std::vector<GradientSample>& samples = of(moment);
+    Samples& samples = of(moment);
     samples.resize(moment.core.group_of.size());
     for (std::size_t p = 0; p < samples.size(); ++p) {
       // Gradients of other parameters are the business of other optimizers.
@@ -34,15 +29,17 @@ class ChangedGradients final : public StepObserver {
   }
 
   void gradients_taken(const StepMoment& moment) override {
-    moment.part.progress.is_reduced() ? require_own(moment) : warn_of_changed(moment);
+    if (moment.part.progress.is_reduced()) return require_own(moment);
+    warn_of_changed(moment);
+    of(moment).clear();  // the call may be a backward, which changes them
   }
 
   void dropped(const StepMoment& moment) override { of(moment).clear(); }
 
  private:
-  std::vector<GradientSample>& of(const StepMoment& moment) {
-    return samples_[static_cast<std::size_t>(moment.replica())];
-  }
+  using Samples = std::vector<GradientSample>;  ///< per parameter; none unless gradients wait
+
+  Samples& of(const StepMoment& moment) { return samples_[static_cast<std::size_t>(moment.replica())]; }
   static const at::Tensor& gradient_of(const StepMoment& moment, std::size_t p) {
     return moment.core.module->parameters()[p].leaves[static_cast<std::size_t>(moment.replica())].grad();
   }
@@ -51,7 +48,7 @@ class ChangedGradients final : public StepObserver {
     if (moment.part.progress.stage != GradientStage::Computed || warning_.is_done()) return;
     // One replica alone may clip its gradients before they are reduced.
     if (moment.core.module->strategy().num_replicas_in_sync() == 1) return;
-    const std::vector<GradientSample>& samples = of(moment);
+    const Samples& samples = of(moment);
     for (std::size_t p = 0; p < samples.size(); ++p) {
       const at::Tensor& gradient = gradient_of(moment, p);
       // Gradients that are gone, or zeros now, have been dropped.
@@ -69,7 +66,7 @@ class ChangedGradients final : public StepObserver {
   }
 
   void require_own(const StepMoment& moment) {
-    const std::vector<GradientSample>& samples = of(moment);
+    const Samples& samples = of(moment);
     for (std::size_t p = 0; p < samples.size(); ++p) {
       if (samples[p].place < 0) continue;
       const at::Tensor& gradient = gradient_of(moment, p);
@@ -85,7 +82,7 @@ class ChangedGradients final : public StepObserver {
     }
   }
 
-  std::vector<std::vector<GradientSample>> samples_;  ///< per replica and parameter; none unless gradients wait
+  std::vector<Samples> samples_;  ///< per replica
   WarnOnce warning_;
 };
 

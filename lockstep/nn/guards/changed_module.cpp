@@ -19,7 +19,7 @@ class ChangedModule final : public StepObserver {
       if (moment.core.group_of[p] < 0) continue;
       // A parameter that had a gradient and has none now was replaced, or just not used this time.
       const bool is_missing = moment.part.kinds[p] != GradientKind::None && !moment.part.shown.gradients[p].defined();
-      if (!is_missing && !module.has_moved(p, k)) continue;
+      if (!is_missing && !module.parameters()[p].has_moved(k)) continue;
       module.require_unchanged();
       break;
     }

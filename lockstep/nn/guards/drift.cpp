@@ -15,7 +15,6 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/meeting.h"
-#include "lockstep/nn/step/recording.h"
 #include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
@@ -102,7 +101,7 @@ Drift::~Drift() = default;
 void Drift::gradients_shown(const StepMoment& moment) {
   SentDigests& mine = sent_[static_cast<std::size_t>(moment.replica())];
   if (std::exchange(mine.is_compared, false)) mine.is_there = false;
-  if (mine.is_there && mine.arrival && !is_recording(moment.core)) mine.arrival->wait_on_host();
+  if (mine.is_there && mine.arrival && !moment.core.is_recording()) mine.arrival->wait_on_host();
 }
 
 void Drift::agreed(const StepMoment& moment) {

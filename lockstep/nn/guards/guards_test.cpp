@@ -61,6 +61,7 @@ TEST_F(Guards, GradientsChangedBeforeTheReductionAreWarnedOf) {
   guard->gradients_wait(moment("backward"));
   guard->gradients_taken(moment("reduce_gradients"));
   EXPECT_EQ(log.count("was changed on replica 0"), 0);
+  guard->gradients_wait(moment("backward"));
   gradient().mul_(2);
   guard->gradients_taken(moment("reduce_gradients"));
   EXPECT_EQ(log.count("was changed on replica 0"), 1);
@@ -96,7 +97,7 @@ TEST_F(Guards, AnUnusedWindowIsWarnedOfAtTheSecondStepByParts) {
   const auto guard = make_unused_settings(core());
   const LoggedLines log;
   for (int step = 0; step < 3; ++step) {
-    guard->before_backward(moment("backward"), no_loss);
+    guard->gradients_wait(moment("backward"));
     guard->gradients_taken(moment("reduce_gradients"));
     guard->dropped(moment());
     EXPECT_EQ(log.count("set_accumulate is for minimize alone"), step == 0 ? 0 : 1);
@@ -108,7 +109,7 @@ TEST_F(Guards, AWindowOfSeveralBackwardsIsUsed) {
   const auto guard = make_unused_settings(core());
   const LoggedLines log;
   for (int step = 0; step < 3; ++step) {
-    for (int i = 0; i < 2; ++i) guard->before_backward(moment("backward"), no_loss);
+    for (int i = 0; i < 2; ++i) guard->gradients_wait(moment("backward"));
     guard->gradients_taken(moment("reduce_gradients"));
     guard->dropped(moment());
   }
@@ -158,7 +159,8 @@ TEST_F(Guards, AMeanOfRowsIsWarnedOfWhereGradientsAreSummed) {
     const LoggedLines log;
     strategy.run([&] {
       const auto k = static_cast<std::size_t>(get_replica_context().local_index());
-      guard->before_backward(moment("minimize", k), model->forward(at::ones({2, 3})).mean());
+      guard->before_backward(moment("minimize", k),
+                             model->forward(at::ones({2, 3}, at::TensorOptions(at::kCPU))).mean());
     });
     StepMoment agreed = moment();
     agreed.op = op;
@@ -171,7 +173,10 @@ TEST_F(Guards, ALossThatWasScaledAlreadyIsAnError) {
   const auto guard = make_unfit_losses(core());
   GradScaler scaler(strategy);
   const SeenError seen = error_of([&] {
-    strategy.run([&] { guard->before_backward(moment(), scaler.scaled(model->forward(at::ones({2, 3})).sum())); });
+    strategy.run([&] {
+      guard->before_backward(moment(),
+                             scaler.scaled(model->forward(at::ones({2, 3}, at::TensorOptions(at::kCPU))).sum()));
+    });
   });
   EXPECT_TRUE(contains(seen.text, "multiplied by the scale already")) << seen.text;
 }

@@ -78,16 +78,22 @@ struct LossTraits {
 /// A loss that is not what an optimizer needs: what can be told from the tensor, and from how it was computed.
 class UnfitLosses final : public StepObserver {
  public:
-  explicit UnfitLosses(const OptimizerCore& core) : traits_(core.replicas.size()) {}
+  explicit UnfitLosses(const OptimizerCore& core)
+      : all_replicas_(core.module->strategy().num_replicas_in_sync()), traits_(core.replicas.size()) {}
 
   void before_backward(const StepMoment& moment, const at::Tensor& loss) override {
     LossTraits& traits = traits_[static_cast<std::size_t>(moment.replica())];
-    require_size_of_window(moment, traits, loss);
+    if (moment.core.settings.accumulate > 1) require_size_of_window(moment, traits, loss);
+    const LossNotes own = notes_of(loss);
+    if (own.has(LossNote::Averaged)) {  // what average_loss has given, as it is
+      traits.is_share |= all_replicas_ > 1 && (own.has(LossNote::Unsized) || own.has(LossNote::OfOneBatch));
+      return;
+    }
     if (is_noted(loss, LossNote::Scaled)) {
       throw_misuse("the loss was multiplied by the scale already",
                    "pass the loss itself: minimize(loss, scaler) or backward(loss, scaler) multiplies it", "backward");
     }
-    if (moment.core.module->strategy().num_replicas_in_sync() == 1) return;  // it cannot count anything twice
+    if (all_replicas_ == 1) return;  // it cannot count anything twice
     traits.has_mean |= !mean_of_rows_.is_done() && has_mean_of_rows(loss);
     traits.is_share |= is_noted(loss, LossNote::Unsized) || is_noted(loss, LossNote::OfOneBatch);
     traits.is_sum |= is_from_all_reduce(loss);
@@ -95,13 +101,12 @@ class UnfitLosses final : public StepObserver {
 
   void agreed(const StepMoment& moment) override {
     if (moment.replica() != 0) return;
-    const int replicas = moment.core.module->strategy().num_replicas_in_sync();
     const bool is_sum = moment.op == ReduceOp::Sum;
     // A loss that one replica computes for all counts once.
     if (is_sum && std::ranges::all_of(traits_, &LossTraits::has_mean) && mean_of_rows_.is_first()) {
       say_warning(lockstep::str(
-          "the loss is a mean over this replica's rows, and gradients are summed over ", replicas,
-          " replicas: the step is ", replicas,
+          "the loss is a mean over this replica's rows, and gradients are summed over ", all_replicas_,
+          " replicas: the step is ", all_replicas_,
           " times that of one replica with the whole batch. Compute one loss for each row (reduction None) and give the "
           "optimizer average_loss(losses), as docs/common_mistakes.md shows; or average over replicas: "
           "optimizer.set_reduce_op(ReduceOp::Mean)"));
@@ -111,12 +116,12 @@ class UnfitLosses final : public StepObserver {
       say_warning(lockstep::str(
           "the loss given to the optimizer is the result of all_reduce: its gradients are already those of all "
           "replicas, and the step is ",
-          replicas,
+          all_replicas_,
           " times too large. Give the optimizer this replica's own loss, and all_reduce loss.detach() for the log"));
     }
     if (!is_sum && std::ranges::any_of(traits_, &LossTraits::is_share) && mean_of_shares_.is_first()) {
       say_warning(lockstep::str("average_loss divides by the rows of all replicas, and ReduceOp::Mean by the ",
-                                replicas, " replicas once more: the step is ", replicas,
+                                all_replicas_, " replicas once more: the step is ", all_replicas_,
                                 " times too small. Leave the reduction at ReduceOp::Sum"));
     }
   }
@@ -127,7 +132,6 @@ class UnfitLosses final : public StepObserver {
   /// Each call of a window would be divided by its own rows, and the sum would not be the mean over the window.
   void require_size_of_window(const StepMoment& moment, LossTraits& traits, const at::Tensor& loss) {
     const int window = moment.core.settings.accumulate;
-    if (window <= 1) return;
     if (holds_noted(loss, LossNote::Unsized)) {
       throw_misuse(lockstep::str("average_loss cannot count the examples of a window of set_accumulate(", window, ")"),
                    "give it the number of examples of the whole window, on all replicas: average_loss(losses, size)",
@@ -144,6 +148,7 @@ class UnfitLosses final : public StepObserver {
                       "number of examples of the whole window, on all replicas"));
   }
 
+  const int all_replicas_;          ///< of all workers
   std::vector<LossTraits> traits_;  ///< per replica
   WarnOnce batch_size_, mean_of_rows_, reduced_loss_, mean_of_shares_;
 };

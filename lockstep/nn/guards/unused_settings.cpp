@@ -1,4 +1,6 @@
+#include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/logging.h"
@@ -14,9 +16,8 @@ class UnusedSettings final : public StepObserver {
  public:
   explicit UnusedSettings(const OptimizerCore& core) : counts_(core.replicas.size()) {}
 
-  void before_backward(const StepMoment& moment, const at::Tensor&) override {
-    ++of(moment).backwards;
-    if (std::string_view(moment.call).starts_with("minimize")) of(moment).steps_by_parts = 0;
+  void gradients_wait(const StepMoment& moment) override {
+    if (!moment.part.progress.is_reduced()) ++of(moment).backwards;
   }
   void dropped(const StepMoment& moment) override { of(moment).backwards = 0; }
 
@@ -28,16 +29,18 @@ class UnusedSettings final : public StepObserver {
 
  private:
   struct Counts {
-    int backwards = 0;       ///< calls of the optimizer's backward or minimize in this step
-    int steps_by_parts = 0;  ///< of one backward each, since minimize was last called
+    int backwards = 0;           ///< in this step, whose gradients wait
+    std::int64_t alone_at = -2;  ///< updates made before gradients of one backward were last reduced
   };
   Counts& of(const StepMoment& moment) { return counts_[static_cast<std::size_t>(moment.replica())]; }
 
   void look_for_window(const StepMoment& moment) {
-    // One may be the last batch of an epoch.
     const bool is_alone = moment.part.window_calls == 0 && of(moment).backwards <= 1;
-    if (moment.core.settings.accumulate <= 1 || !is_alone || ++of(moment).steps_by_parts < 2) return;
-    if (!window_.is_first()) return;
+    if (moment.core.settings.accumulate <= 1 || !is_alone) return;
+    // One may be the last batch of an epoch; two in a row are no end of a window.
+    const std::int64_t before = std::exchange(of(moment).alone_at, moment.steps());
+    const bool is_second = moment.steps() == before || moment.steps() == before + 1;
+    if (!is_second || !window_.is_first()) return;
     say_warning(
         "set_accumulate is for minimize alone: reduce_gradients and step update the weights at every call. Call "
         "backward several times before reduce_gradients, or minimize");

@@ -65,7 +65,7 @@ double global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm) {
   const at::NoGradGuard no_grad;
   for (OwnedSegment& segment : mine.owned) {
     const Segment& where = segment.where;
-    double* sums = core.block_sums.data() + core.first_block[static_cast<std::size_t>(where.parameter)] +
+    double* sums = core.blocks.sums.data() + core.blocks.first[static_cast<std::size_t>(where.parameter)] +
                    static_cast<std::size_t>(where.begin / kShardBlock);
     const auto blocks = static_cast<std::size_t>((where.end - where.begin + kShardBlock - 1) / kShardBlock);
     std::fill_n(sums, std::max<std::size_t>(blocks, 1), 0.0);
@@ -75,7 +75,8 @@ double global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm) {
     sum_squares_in_blocks(is_sparse ? segment.values().reshape({-1}) : segment.values(), sums, is_sparse ? 1 : blocks);
   }
   double norm = 0;
-  meet("clip_global_norm", {&core, "clip_global_norm", max_norm}, [&] { norm = std::sqrt(tree_sum(core.block_sums)); });
+  meet("clip_global_norm", {&core, "clip_global_norm", max_norm},
+       [&] { norm = std::sqrt(tree_sum(core.blocks.sums)); });
   return norm;
 }
 

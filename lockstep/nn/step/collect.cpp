@@ -21,12 +21,17 @@
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
 namespace {
 
-void require_loss(const at::Tensor& loss) {
+void require_backward(const ReplicaPart& mine, const at::Tensor& loss, bool is_scaled) {
+  const GradientProgress& progress = mine.progress;
+  if (progress.is_reduced())
+    throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next backward",
+                 "backward");
   if (!loss.defined() || loss.numel() != 1) {
     throw InvalidArgument(errors::kShape,
                           {.what = "a loss must be one number",
@@ -38,14 +43,6 @@ void require_loss(const at::Tensor& loss) {
                           {.what = "the loss does not depend on any parameter that requires a gradient",
                            .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
   }
-}
-
-void require_backward(const ReplicaPart& mine, const at::Tensor& loss, bool is_scaled) {
-  const GradientProgress& progress = mine.progress;
-  if (progress.is_reduced())
-    throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next backward",
-                 "backward");
-  require_loss(loss);
   if (progress.stage == GradientStage::Computed && progress.loss_scale.has_value() != is_scaled) {
     throw_misuse("gradients of a scaled loss cannot be added to those of an unscaled one",
                  "give the scaler to every backward and minimize of a step, or to none", "backward");
@@ -53,18 +50,14 @@ void require_backward(const ReplicaPart& mine, const at::Tensor& loss, bool is_s
 }
 
 /// LibTorch's own text proposes to keep the graph, and each gradient would then be counted twice.
-void go_back_once(const at::Tensor& loss) {
-  try {
-    loss.backward();
-  } catch (const c10::Error& error) {
-    if (error.msg().find("backward through the graph a second time") == std::string::npos) throw;
-    throw_misuse(
-        "backward has gone through the graph of this loss already",
-        "for two optimizers and one loss, call backward once, and reduce_gradients() and step() of each: "
-        "first.backward(loss); first.reduce_gradients(); second.reduce_gradients(); first.step(); second.step(); "
-        "compute a new loss for every other backward",
-        "backward");
-  }
+void refuse_second_backward(const c10::Error& error) {
+  if (error.msg().find("backward through the graph a second time") == std::string::npos) return;
+  throw_misuse(
+      "backward has gone through the graph of this loss already",
+      "for two optimizers and one loss, call backward once, and reduce_gradients() and step() of each: "
+      "first.backward(loss); first.reduce_gradients(); second.reduce_gradients(); first.step(); second.step(); "
+      "compute a new loss for every other backward",
+      "backward");
 }
 
 void require_same_shape(const std::string& name, const at::Tensor& leaf, const at::Tensor& gradient) {
@@ -107,12 +100,12 @@ void agree(const StepMoment& moment) {
     core.module->require_unchanged();
     core.module->require_alike();
   }
-  for (std::size_t i = 0; i < core.observers.size(); ++i) {
+  for (std::size_t i = 0; i < core.observers.all.size(); ++i) {
     const auto differs = [&](const auto& other) { return other->shown.marks[i] != first.marks[i]; };
     if (std::ranges::none_of(core.replicas, differs)) continue;
     c10::SmallVector<std::int64_t, 16> marks;
     for (const auto& replica : core.replicas) marks.push_back(replica->shown.marks[i]);
-    core.observers[i]->marks_differ(moment, marks, "replica");
+    core.observers.all[i]->marks_differ(moment, marks, "replica");
   }
   for (const auto& observer : core.observers) observer->agreed(moment);
 }
@@ -121,11 +114,15 @@ void agree(const StepMoment& moment) {
 
 void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler,
                  const char* call) {
-  refuse_unrecordable(core);
-  look_for_dropped(core, mine);
-  require_backward(mine, loss, scaler != nullptr);
-  for (const auto& observer : core.observers) observer->before_backward({core, mine, call}, loss);
+  if (core.is_recording()) refuse_unrecordable(core);
   GradientProgress& progress = mine.progress;
+  if (progress.stage == GradientStage::Computed) look_for_dropped(core, mine);
+  require_backward(mine, loss, scaler != nullptr);
+  const StepMoment moment{core, mine, call};
+  for (const auto& observer : core.observers) {
+    if (progress.stage == GradientStage::Computed) observer->gradients_taken(moment);
+    observer->before_backward(moment, loss);
+  }
   progress.stage = GradientStage::Computed;
   if (mine.scale) {
     if (!mine.scale->is_sent) refuse_if_recording(core, "the loss scale was set on the host");
@@ -135,17 +132,21 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
   }
   if (ScalesOfRun* const used = scaler == nullptr ? nullptr : run_local<ScalesOfRun>())
     used->note(*progress.loss_scale);
-  if (mine.scale)
-    go_back_once(scale_on_device(*mine.scale, loss));
-  else
-    go_back_once(scaler == nullptr ? loss : loss.mul(*progress.loss_scale));
-  note_gradients(core, mine);
+  try {
+    if (mine.scale)
+      scale_on_device(*mine.scale, loss).backward();
+    else
+      (scaler == nullptr ? loss : loss.mul(*progress.loss_scale)).backward();
+  } catch (const c10::Error& error) {
+    refuse_second_backward(error);
+    throw;
+  }
 }
 
 void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call,
                          FunctionRef<void()> work) {
-  if (!is_recording(core)) receive_check(core, mine);
-  require_watched_untouched();
+  if (!core.is_recording()) receive_check(core, mine);
+  for (const auto& watcher : watchers_here()) watcher->require_untouched(static_cast<std::size_t>(mine.index));
   show_gradients(core, mine);
   const StepMoment moment{core, mine, call, op};
   for (const auto& observer : core.observers) observer->gradients_shown(moment);
@@ -154,19 +155,44 @@ void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, co
   const StepCall brought{&core, call, mine.progress.loss_scale.value_or(mine.progress.given_mark)};
   core.reducer->bring_together(mine, op, brought);
   // Guards throw alike everywhere. What an observer of the program's throws on one replica must not meet an update on others.
-  const bool agrees_first = core.observed_runs != nullptr;
+  const bool agrees_first = core.observers.runs != nullptr;
   if (agrees_first) meet("observers", brought, [&] { agree(moment); });
   bool is_new_sparse = false;
   const auto agree_and_work = [&] {
     if (!agrees_first) agree(moment);
-    core.reducer->survey(mine);
-    is_new_sparse = has_new_sparse(core, mine);
+    if (!core.reducer->has_workers()) classify_gradients(core, mine.kinds);
+    const bool has_sparse = std::ranges::find(mine.kinds, GradientKind::Sparse) != mine.kinds.end();
+    is_new_sparse = has_sparse && has_new_sparse(core, mine);
     if (!is_new_sparse) work();
   };
   meet("gradients", brought, agree_and_work);
   if (!is_new_sparse) return;
   deal_out_new_sparse(core, mine);  // owners change, then all meet again
   meet("gradients", brought, agree_and_work);
+}
+
+void classify_gradients(const OptimizerCore& core, std::vector<GradientKind>& kinds) {
+  for (std::size_t p = 0; p < kinds.size(); ++p) {
+    if (core.group_of[p] < 0) continue;
+    kinds[p] = GradientKind::None;
+    for (const auto& replica : core.replicas) {
+      const at::Tensor& gradient = replica->shown.gradients[p];
+      if (!gradient.defined()) continue;
+      const auto own = gradient.is_sparse() ? GradientKind::Sparse : GradientKind::Dense;
+      if (kinds[p] != GradientKind::None && kinds[p] != own)
+        throw_different_kinds(core.module->parameters()[p].name, replica_name(static_cast<std::size_t>(replica->index)),
+                              own);
+      kinds[p] = own;
+    }
+  }
+}
+
+void throw_different_kinds(const std::string& parameter, const std::string& who, GradientKind kind) {
+  throw InvalidArgument(
+      errors::kOptimizer,
+      {.what = lockstep::str("'", parameter, "' has a sparse gradient on one replica and a dense one on another"),
+       .seen = lockstep::str(who, " has a ", kind == GradientKind::Sparse ? "sparse" : "dense", " one"),
+       .help = "use the parameter in the same way on every replica"});
 }
 
 void drop_gradients(const OptimizerCore& core, ReplicaPart& mine) {
@@ -183,17 +209,13 @@ void drop_gradients(const OptimizerCore& core, ReplicaPart& mine) {
   }
   mine.reduced.pulled.clear();
   mine.scale.reset();
-  if (has_failed_run(core, mine)) mine.window_calls = 0;  // it may have stopped at another call on each replica
-  mine.progress = {.failed_runs = StrategyAccess::runs(core.module->strategy()).failed};
+  if (core.has_failed_run(mine)) mine.window_calls = 0;  // it may have stopped at another call on each replica
+  mine.progress = {.failed_runs = core.runs.failed};
   for (const auto& observer : core.observers) observer->dropped({core, mine});
 }
 
-bool has_failed_run(const OptimizerCore& core, const ReplicaPart& mine) {
-  return StrategyAccess::runs(core.module->strategy()).failed != mine.progress.failed_runs;
-}
-
 void require_no_failed_run(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {
-  if (!has_failed_run(core, mine)) return;
+  if (!core.has_failed_run(mine)) return;
   throw_misuse("a run has failed since the last step, and may have left gradients behind",
                "call zero_grad() before backward, in the next run", operation);
 }

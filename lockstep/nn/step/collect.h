@@ -2,8 +2,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+#include <vector>
+
 #include "lockstep/base/function_ref.h"
 #include "lockstep/comm/reduce_op.h"
+#include "lockstep/nn/step/gradient_state.h"
 
 namespace lockstep {
 class GradScaler;
@@ -25,12 +29,16 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
 void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call,
                          FunctionRef<void()> work);
 
+/// Fills in how each parameter's gradient looks over the replicas of this process, which have shown theirs. Throws, the same on
+/// every replica, if it is sparse on one and dense on another.
+void classify_gradients(const OptimizerCore& core, std::vector<GradientKind>& kinds);
+/// Throws that `who` has a gradient of this kind, and another one has not.
+[[noreturn]] void throw_different_kinds(const std::string& parameter, const std::string& who, GradientKind kind);
+
 /// Forgets the gradients of this replica, and an open window with them.
 void drop_gradients(const OptimizerCore& core, ReplicaPart& mine);
 
-/// Whether a run has failed since the gradients were last dropped. Replicas that had gone backward by then hold
-/// gradients of a step that never came.
-bool has_failed_run(const OptimizerCore& core, const ReplicaPart& mine);
+/// Throws if a run has failed since the gradients were last dropped.
 void require_no_failed_run(const OptimizerCore& core, const ReplicaPart& mine, const char* operation);
 
 }  // namespace lockstep::detail

@@ -3,19 +3,12 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/strategy/gpu.h"
-#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
 namespace lockstep::detail {
-
-const at::Tensor& GradientReducer::shown(std::size_t k, std::size_t p) const {
-  return replicas_[k]->shown.gradients[p];
-}
 
 at::Device GradientReducer::device_of(std::size_t k) const {
   return module_.strategy().replica_context(static_cast<int>(k)).device();
@@ -23,29 +16,6 @@ at::Device GradientReducer::device_of(std::size_t k) const {
 
 at::Device GradientReducer::device_of(const ReplicaPart& mine) const {
   return device_of(static_cast<std::size_t>(mine.index));
-}
-
-GradientKind GradientReducer::kind_here(std::size_t p) const {
-  auto kind = GradientKind::None;
-  for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    const at::Tensor& gradient = shown(k, p);
-    if (!gradient.defined()) continue;
-    const auto own = gradient.is_sparse() ? GradientKind::Sparse : GradientKind::Dense;
-    kind = merged(kind, own, p, [&] { return replica_name(k); });
-  }
-  return kind;
-}
-
-GradientKind GradientReducer::merged(GradientKind a, GradientKind b, std::size_t p,
-                                     FunctionRef<std::string()> who) const {
-  if (a == GradientKind::None || a == b) return b;
-  if (b == GradientKind::None) return a;
-  throw InvalidArgument(
-      errors::kOptimizer,
-      {.what = lockstep::str("'", module_.parameters()[p].name,
-                             "' has a sparse gradient on one replica and a dense one on another"),
-       .seen = lockstep::str(who(), " has a ", b == GradientKind::Sparse ? "sparse" : "dense", " one"),
-       .help = "use the parameter in the same way on every replica"});
 }
 
 at::Tensor GradientReducer::sum_of_rows(const std::vector<at::Tensor>& indices, const std::vector<at::Tensor>& values,
@@ -60,7 +30,7 @@ bool is_finite(const at::Tensor& tensor) { return tensor.isfinite().all().item<b
 
 int GradientReducer::not_finite_here(const OwnedSegment& segment, int skipped) const {
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    const at::Tensor& gradient = shown(k, static_cast<std::size_t>(segment.where.parameter));
+    const at::Tensor& gradient = replicas_[k]->shown.gradients[static_cast<std::size_t>(segment.where.parameter)];
     if (!gradient.defined() || static_cast<int>(k) == skipped) continue;
     const at::Tensor values = gradient.is_sparse() ? gradient._values() : slice_of(gradient, segment.where);
     if (!is_finite(gpu::bring_here(values, segment.sum.device()))) return static_cast<int>(k);

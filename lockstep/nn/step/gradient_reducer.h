@@ -2,10 +2,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "lockstep/base/function_ref.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/nn/step/gradient_state.h"
 
@@ -19,10 +17,9 @@ struct StepCall;
 /// by each of them on its own thread, in this order:
 ///
 ///   start     before the backward pass that ends a step, when its gradients will be reduced right after it
-///   bring_together   this replica has gone backward and shown its gradients
-///   survey    all local replicas have gone backward and shown their gradients (`ReplicaPart::shown`), and none goes on
-///             before all have finished; again after owners have changed
-///   reduce    after it, for the segments that the replica owns
+///   bring_together   this replica has gone backward and shown its gradients (`ReplicaPart::shown`)
+///   reduce    all local replicas have, and know the kinds of all gradients (`ReplicaPart::kinds`); for the segments that the
+///             replica owns. None goes on before all have finished
 ///
 /// All sums have the one order of comm/ordered_sum.h, so that the choice of a reducer never changes a result. The phases
 /// around it do not know which one runs:
@@ -43,13 +40,14 @@ class GradientReducer {
       : module_(module), group_of_(group_of), replicas_(replicas) {}
   virtual ~GradientReducer() = default;
 
-  /// A replica may throw between `start` and `survey`, or call `start` twice: what has begun then counts for nothing.
+  /// Whether replicas of other workers take part.
+  virtual bool has_workers() const { return false; }
+
+  /// A replica may throw between `start` and `reduce`, or call `start` twice: what has begun then counts for nothing.
   virtual void start(ReplicaPart&, ReduceOp) {}
-  /// Meets the other replicas. Throws, the same on every replica, what keeps gradients from being exchanged.
+  /// Between workers: meets the other replicas, exchanges gradients and fills in the `kinds` of all replicas. Throws, the same on
+  /// every replica, what keeps gradients from being exchanged.
   virtual void bring_together(ReplicaPart&, ReduceOp, const StepCall&) {}
-  /// Fills in `mine.kinds`: how each parameter's gradient looks over all replicas. Throws, the same on every replica,
-  /// what cannot be reduced; until then nothing has been changed.
-  virtual void survey(ReplicaPart& mine) = 0;
   /// Fills in `sum` of `mine.owned`, or `parts` where `mine.plan` leaves the segment to the update, and clears both where
   /// `kinds` says that there is no gradient. If the host checks the sums, fills in `mine.reduced.not_finite`.
   virtual void reduce(ReplicaPart& mine, ReduceOp op) = 0;
@@ -57,13 +55,8 @@ class GradientReducer {
   virtual void step_is_over() {}
 
  protected:
-  const at::Tensor& shown(std::size_t k, std::size_t p) const;
   at::Device device_of(std::size_t k) const;
   at::Device device_of(const ReplicaPart& mine) const;
-  /// How parameter `p`'s gradient looks over all replicas of this process.
-  GradientKind kind_here(std::size_t p) const;
-  /// Throws if one is dense and the other sparse; `who` has the second one.
-  GradientKind merged(GradientKind a, GradientKind b, std::size_t p, FunctionRef<std::string()> who) const;
   /// All rows, equal ones added up in their order.
   static at::Tensor sum_of_rows(const std::vector<at::Tensor>& indices, const std::vector<at::Tensor>& values,
                                 const at::Tensor& leaf, std::int64_t divisor);

@@ -49,15 +49,15 @@ void require_same_call(const local::Seat& seat) {
 }
 
 void meet(const char* name, const StepCall& mine, FunctionRef<void()> work, WaitFor wait) {
-  const ReplicaContext& replica = get_replica_context();
+  const ReplicaContext& replica = *current_context()->replica;
   local::Seat* seat = replica.seat();
   if (seat == nullptr) return work();
   // Whether a replica was late is known for sure only when all have left the meeting. `work` must not have changed
   // anything by then, so with a deadline there is a meeting before it that does nothing else.
-  const Deadline deadline = deadline_of(replica.strategy().communication());
-  if (wait == WaitFor::Timeout && !deadline.is_never())
+  const CommunicationOptions& options = replica.strategy().communication();
+  if (wait == WaitFor::Timeout && options.timeout_seconds && *options.timeout_seconds > 0)
     seat->exchange(
-        name, &mine, [] {}, deadline);
+        name, &mine, [] {}, deadline_of(options));
   seat->exchange(name, &mine, [&] {
     require_same_call(*seat);
     work();

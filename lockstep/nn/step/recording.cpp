@@ -6,23 +6,20 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/nn/autocast.h"
 #include "lockstep/nn/guards/drift.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/loss_scale.h"
+#include "lockstep/nn/step/take_step.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/step_recorder.h"
-#include "lockstep/strategy/detail/strategy_local.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
 namespace {
 
-StepRecorder* recorder_of(const ModuleCore& module) {
-  const ActiveRecorder* const active = find_strategy_local<ActiveRecorder>(module.strategy());
-  return active == nullptr ? nullptr : active->recorder;
-}
+StepRecorder* recorder_of(const ModuleCore& module) { return StrategyAccess::runs(module.strategy()).recorder; }
 
 /// What of a replica's model a graph has been recorded with and cannot follow: a change makes it worthless.
 struct RecordedModel {
@@ -35,8 +32,8 @@ struct RecordedModel {
 
   std::string reason_against(const ModuleCore& module) const {
     if (module.modes_of(k) != modes) return "what is trained, or the model's training mode, was changed";
-    for (std::size_t p = 0; p < module.parameters().size(); ++p) {
-      if (module.has_moved(p, k)) return "a parameter has moved to other memory";
+    for (const auto& parameter : module.parameters()) {
+      if (parameter.has_moved(k)) return "a parameter has moved to other memory";
     }
     for (const auto& [buffer, address] : buffers) {
       if (buffer.const_data_ptr() != address) return "a buffer has moved to other memory";
@@ -83,23 +80,8 @@ struct Recorded {
   std::vector<bool> have_momentum;  ///< per group
 };
 
-/// Leaves share memory but not version counters. Without this a backward through values from before the update would give wrong
-/// gradients instead of the error that LibTorch raises.
-void count(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKind>& kinds) {
-  const auto& parameters = core.module->parameters();
-  const auto k = static_cast<std::size_t>(mine.index);
-  for (std::size_t p = 0; p < parameters.size(); ++p) {
-    if (kinds[p] != GradientKind::None) parameters[p].leaves[k].unsafeGetTensorImpl()->bump_version();
-  }
-  if (k == 0) core.reducer->step_is_over();
-  remember_watched();
-  // Weights that autocast has cast before the update are of no use after it.
-  forget_cast_weights();
-  ++mine.steps;
-}
-
 void count_replay(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKind>& kinds, LossScale* scale) {
-  count(core, mine, kinds);
+  count_step(core, mine, kinds);
   for (const auto& observer : core.observers) observer->updated({core, mine});
   if (scale != nullptr) scale->is_ahead = true;
   if (!mine.numbers) return;  // it owns nothing
@@ -123,26 +105,23 @@ bool is_recording(const ModuleCore& module) {
   return recorder != nullptr && recorder->is_recording();
 }
 
-bool is_recording(const OptimizerCore& core) { return is_recording(*core.module); }
-
 void refuse_if_recording(const OptimizerCore& core, const char* why) {
-  if (is_recording(core)) throw CannotRecord(why);
+  if (core.is_recording()) throw CannotRecord(why);
 }
 
 void refuse_unrecordable(const OptimizerCore& core) {
-  if (!is_recording(core)) return;
   if (!has_device_update(core))
     throw CannotRecord("only SGD, Adam and AdamW without amsgrad keep all that a step needs on the GPU");
   if (core.settings.accumulate > 1) throw CannotRecord("set_accumulate is above 1, so that calls differ");
 }
 
-void count_step(OptimizerCore& core, ReplicaPart& mine) {
-  StepRecorder* const recorder = recorder_of(*core.module);
+void leave_to_recorder(OptimizerCore& core, ReplicaPart& mine) {
+  StepRecorder& recorder = *core.recorder();
   note_model_of_step(*core.module, static_cast<std::size_t>(mine.index), core.module);
-  if (recorder != nullptr && has_device_update(core)) {
-    recorder->before_replay(mine.index, [held = core.shared_from_this(), &mine, recorded = Recorded(core, mine)] {
+  if (has_device_update(core)) {
+    recorder.before_replay(mine.index, [held = core.shared_from_this(), &mine, recorded = Recorded(core, mine)] {
       held->poison.require_clean("a captured step");
-      held->drift->settle();
+      held->observers.drift->settle();
       require_valid_options(*held);
       std::string reason = recorded.reason_against(*held, mine);
       if (!reason.empty()) return reason;
@@ -151,8 +130,8 @@ void count_step(OptimizerCore& core, ReplicaPart& mine) {
       return reason;
     });
   }
-  if (recorder == nullptr || !recorder->is_recording()) return count(core, mine, mine.kinds);
-  recorder->after_replay(mine.index, [held = core.shared_from_this(), &mine, kinds = mine.kinds, scale = mine.scale] {
+  if (!recorder.is_recording()) return;
+  recorder.after_replay(mine.index, [held = core.shared_from_this(), &mine, kinds = mine.kinds, scale = mine.scale] {
     count_replay(*held, mine, kinds, scale.get());
   });
 }

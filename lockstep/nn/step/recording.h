@@ -15,13 +15,13 @@ struct ReplicaPart;
 void note_model_of_step(const ModuleCore& module, std::size_t k, const std::weak_ptr<const void>& alive);
 
 bool is_recording(const ModuleCore& module);
-bool is_recording(const OptimizerCore& core);
 /// Throws CannotRecord while a step is recorded.
 void refuse_if_recording(const OptimizerCore& core, const char* why);
-/// The same where the optimizer's class or its settings need the host in every step.
+/// Throws it too, while a step is recorded, if the optimizer's class or its settings need the host in every step.
 void refuse_unrecordable(const OptimizerCore& core);
 
-/// A step of this replica has been started: counts it, or leaves that to each replay where it is recorded.
-void count_step(OptimizerCore& core, ReplicaPart& mine);
+/// A step of this replica has been started in a run of a captured step: leaves with the recorder what a replay needs, and if
+/// the step is recorded, what a replay does in its place.
+void leave_to_recorder(OptimizerCore& core, ReplicaPart& mine);
 
 }  // namespace lockstep::detail

@@ -22,25 +22,15 @@ namespace {
 // Stands for the gradient of a replica that has none.
 alignas(64) constexpr std::array<char, kShardBlock * 8> kZeros{};
 
-std::int64_t divisor_of(ReduceOp op, std::size_t replicas) {
-  return op == ReduceOp::Mean ? static_cast<std::int64_t>(replicas) : 1;
-}
-
 }  // namespace
 
 SharedMemoryReducer::SharedMemoryReducer(const ModuleCore& module, const std::vector<int>& group_of,
                                          const Replicas& replicas)
     : GradientReducer(module, group_of, replicas), on_gpus_(module.strategy().replica_context(0).device().is_cuda()) {}
 
-void SharedMemoryReducer::survey(ReplicaPart& mine) {
-  for (std::size_t p = 0; p < mine.kinds.size(); ++p) {
-    if (group_of_[p] >= 0) mine.kinds[p] = kind_here(p);
-  }
-}
-
 void SharedMemoryReducer::reduce(ReplicaPart& mine, ReduceOp op) {
   const at::NoGradGuard no_grad;
-  mine.reduced = {.divisor = divisor_of(op, replicas_.size())};
+  mine.reduced = {.divisor = op == ReduceOp::Mean ? std::ssize(replicas_) : 1};
   std::vector<DeviceSum> on_device;
   for (OwnedSegment& segment : mine.owned) {
     const auto p = static_cast<std::size_t>(segment.where.parameter);
@@ -51,7 +41,7 @@ void SharedMemoryReducer::reduce(ReplicaPart& mine, ReduceOp op) {
     if (mine.kinds[p] == GradientKind::Sparse) {
       mine.owns_sparse = true;
       // Alone: LibTorch's own way, with rows that come twice as they are.
-      segment.sum = replicas_.size() == 1 ? own : sum_sparse(mine, p, op);
+      segment.sum = replicas_.size() == 1 ? own : sum_sparse(mine, p);
     } else {
       if (mine.plan.leaves_to_update && leave_to_update(mine, segment)) continue;
       // Autograd may give two parameters one memory: then the sum has to go elsewhere.
@@ -74,17 +64,15 @@ void SharedMemoryReducer::reduce(ReplicaPart& mine, ReduceOp op) {
   }
 }
 
-bool SharedMemoryReducer::is_on_other_gpu(const ReplicaPart& mine, std::size_t k) const {
-  return on_gpus_ && !module_.copies().share(static_cast<std::size_t>(mine.index), k);
-}
-
 /// Where each replica's gradient of the segment is, in float32; null where it has none.
 void SharedMemoryReducer::list_parts(ReplicaPart& mine, const Segment& segment,
                                      std::vector<const float*>& parts) const {
   parts.clear();
+  const auto here = static_cast<std::size_t>(mine.index);
+  const bool may_be_out_of_reach = on_gpus_ && !module_.copies().in_reach;
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    const at::Tensor& gradient = shown(k, static_cast<std::size_t>(segment.parameter));
-    if (gradient.defined() && is_on_other_gpu(mine, k) && !module_.copies().in_reach) {
+    const at::Tensor& gradient = replicas_[k]->shown.gradients[static_cast<std::size_t>(segment.parameter)];
+    if (gradient.defined() && may_be_out_of_reach && !module_.copies().share(here, k)) {
       mine.reduced.pulled.push_back(
           gpu::pull_elements(gradient, segment.begin, segment.end - segment.begin, device_of(mine)));
       parts.push_back(const_data<float>(mine.reduced.pulled.back()));
@@ -115,11 +103,11 @@ void SharedMemoryReducer::sum_dense(ReplicaPart& mine, const Segment& segment, a
   if (!dtype || !target.is_cpu() || is_mixed) {
     std::vector<at::Tensor> parts;
     for (std::size_t k = 0; k < replicas_.size(); ++k) {
-      const at::Tensor& gradient = shown(k, parameter);
+      const at::Tensor& gradient = replicas_[k]->shown.gradients[parameter];
       const std::int64_t count = segment.end - segment.begin;
       if (gradient.defined() && is_mixed)
         parts.push_back(gpu::bring_here(slice_of(gradient, segment), device_of(mine)));
-      else if (gradient.defined() && is_on_other_gpu(mine, k))
+      else if (gradient.defined() && on_gpus_ && !module_.copies().share(static_cast<std::size_t>(mine.index), k))
         parts.push_back(gpu::pull_elements(gradient, segment.begin, count, device_of(mine)));
       else
         parts.push_back(gradient.defined() ? slice_of(gradient, segment) : range.new_zeros({count}));
@@ -128,10 +116,9 @@ void SharedMemoryReducer::sum_dense(ReplicaPart& mine, const Segment& segment, a
     return;
   }
   const auto width = static_cast<std::int64_t>(size_of(*dtype));
-  const std::int64_t divisor = divisor_of(op, replicas_.size());
   c10::SmallVector<const char*, 16> starts;  // null: no gradient there
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    const at::Tensor& gradient = shown(k, parameter);
+    const at::Tensor& gradient = replicas_[k]->shown.gradients[parameter];
     starts.push_back(gradient.defined() ? static_cast<const char*>(gradient.const_data_ptr()) : nullptr);
   }
   const bool is_complete = std::find(starts.begin(), starts.end(), nullptr) == starts.end();
@@ -145,23 +132,23 @@ void SharedMemoryReducer::sum_dense(ReplicaPart& mine, const Segment& segment, a
       for (const char* start : starts) inputs.push_back(start != nullptr ? start + begin * width : kZeros.data());
       void* output = output_start + begin * width;
       ordered_sum(*dtype, inputs.data(), static_cast<int>(inputs.size()), &output, 1,
-                  static_cast<std::size_t>(std::min(begin + stride, stop) - begin), divisor);
+                  static_cast<std::size_t>(std::min(begin + stride, stop) - begin), mine.reduced.divisor);
     }
   });
 }
 
-at::Tensor SharedMemoryReducer::sum_sparse(const ReplicaPart& mine, std::size_t parameter, ReduceOp op) const {
+at::Tensor SharedMemoryReducer::sum_sparse(const ReplicaPart& mine, std::size_t parameter) const {
   const at::Device here = device_of(mine);
   std::vector<at::Tensor> indices;
   std::vector<at::Tensor> values;
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    const at::Tensor& gradient = shown(k, parameter);
+    const at::Tensor& gradient = replicas_[k]->shown.gradients[parameter];
     if (!gradient.defined()) continue;
     indices.push_back(gpu::bring_here(gradient._indices(), here));
     values.push_back(gpu::bring_here(gradient._values(), here));
   }
   const at::Tensor& leaf = module_.parameters()[parameter].leaves[static_cast<std::size_t>(mine.index)];
-  return sum_of_rows(indices, values, leaf, divisor_of(op, replicas_.size()));
+  return sum_of_rows(indices, values, leaf, mine.reduced.divisor);
 }
 
 NotFiniteSum SharedMemoryReducer::find_not_finite(const OwnedSegment& segment, int owner) const {

@@ -13,18 +13,15 @@ class SharedMemoryReducer final : public GradientReducer {
  public:
   SharedMemoryReducer(const ModuleCore& module, const std::vector<int>& group_of, const Replicas& replicas);
 
-  void survey(ReplicaPart& mine) override;
   void reduce(ReplicaPart& mine, ReduceOp op) override;
 
  private:
   bool leave_to_update(ReplicaPart& mine, OwnedSegment& segment) const;
   void list_parts(ReplicaPart& mine, const Segment& segment, std::vector<const float*>& parts) const;
-  /// Whether replica k's gradients are in a memory that LibTorch's kernels cannot use together with that of `mine`.
-  bool is_on_other_gpu(const ReplicaPart& mine, std::size_t k) const;
   /// A replica without a gradient counts as zero.
   void sum_dense(ReplicaPart& mine, const Segment& segment, at::Tensor& target, ReduceOp op) const;
   /// All rows in replica order, equal ones added up in that order.
-  at::Tensor sum_sparse(const ReplicaPart& mine, std::size_t parameter, ReduceOp op) const;
+  at::Tensor sum_sparse(const ReplicaPart& mine, std::size_t parameter) const;
   NotFiniteSum find_not_finite(const OwnedSegment& segment, int owner) const;
 
   const bool on_gpus_;

@@ -1,12 +1,14 @@
 #include "lockstep/nn/step/take_step.h"
 
+#include "lockstep/nn/autocast.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/check_and_clip.h"
 #include "lockstep/nn/step/collect.h"
+#include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/loss_scale.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
-#include "lockstep/nn/step/publish.h"
+#include "lockstep/nn/step/recording.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -15,22 +17,28 @@
 namespace lockstep::detail {
 namespace {
 
-/// In the meeting, where the kinds of all gradients are known: every replica comes to the same plan.
-void plan(const OptimizerCore& core, ReplicaPart& mine, bool in_parts) {
-  StepRequest request{.has_workers = StrategyAccess::workers(core.module->strategy()) != nullptr, .in_parts = in_parts};
+/// In the meeting, where the kinds of all gradients are known: every replica comes to the same plan, and does what it has in
+/// this meeting.
+void plan_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, bool in_parts) {
+  StepRequest request{.has_workers = core.reducer->has_workers(), .in_parts = in_parts};
   if (mine.scale)
     request.scale = ScaleBy::Device;
   else if (mine.progress.loss_scale)
     request.scale = ScaleBy::Host;
   mine.plan = plan_step(core.settings, request, core.updater->traits(mine.kinds));
-  if (!mine.scale || mine.plan.unscale == ScaleBy::Device) return;
-  mine.progress.loss_scale = mine.scale->read().scale;
-  mine.scale.reset();
-}
-
-void reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op) {
-  core.reducer->reduce(mine, op);
-  if (mine.plan.finite == StepPlan::Finite::Device) core.updater->check(mine);
+  if (mine.scale && mine.plan.unscale != ScaleBy::Device) {
+    mine.progress.loss_scale = mine.scale->read().scale;
+    mine.scale.reset();
+  }
+  const auto reduce = [&] {
+    core.reducer->reduce(mine, op);
+    if (mine.plan.finite == StepPlan::Finite::Device) core.updater->check(mine);
+  };
+  if (!mine.plan.is_one_pass) return reduce();
+  core.poison.update_or_poison(mine.steps, [&] {
+    reduce();
+    core.updater->update(mine);
+  });
 }
 
 /// Gradients that no backward of this optimizer has computed: another one's has, or that of a loss that the program has
@@ -50,19 +58,22 @@ void find_scale(ReplicaPart& mine) {
   mine.progress.loss_scale = used->scale;
 }
 
+/// Phase 5: every replica takes the new weights for its own, and forgets its gradients.
+void publish(OptimizerCore& core, ReplicaPart& mine) {
+  if (core.recorder() != nullptr) leave_to_recorder(core, mine);
+  if (!core.is_recording()) count_step(core, mine, mine.kinds);
+  drop_gradients(core, mine);
+  if (core.is_recording()) return;
+  send_check(core, mine);
+  for (const auto& observer : core.observers) observer->updated({core, mine});
+}
+
 }  // namespace
 
 bool take_step(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, GradScaler* scaler, const char* call) {
-  meet_with_gradients(core, mine, op, call, [&] {
-    plan(core, mine, /*in_parts=*/false);
-    if (!mine.plan.is_one_pass) return reduce(core, mine, op);
-    core.poison.update_or_poison(mine.steps, [&] {
-      reduce(core, mine, op);
-      core.updater->update(mine);
-    });
-  });
+  meet_with_gradients(core, mine, op, call, [&] { plan_and_reduce(core, mine, op, /*in_parts=*/false); });
   if (mine.plan.is_one_pass) {
-    publish_step(core, mine);
+    publish(core, mine);
     return true;
   }
   mine.progress.stage = GradientStage::Reduced;
@@ -76,19 +87,31 @@ void reduce_in_parts(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const 
   if (mine.progress.is_reduced())
     throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next reduction",
                  "reduce_gradients");
-  meet_with_gradients(core, mine, op, call, [&] {
-    plan(core, mine, /*in_parts=*/true);
-    reduce(core, mine, op);
-  });
+  meet_with_gradients(core, mine, op, call, [&] { plan_and_reduce(core, mine, op, /*in_parts=*/true); });
   find_scale(mine);
   mine.progress.stage = GradientStage::Reduced;
 }
 
 void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
-  require_watched_untouched();
+  for (const auto& watcher : watchers_here()) watcher->require_untouched(static_cast<std::size_t>(mine.index));
   meet("step", {&core, "step", mine.progress.clip_mark},
        [&] { core.poison.update_or_poison(mine.steps, [&] { core.updater->update(mine); }); });
-  publish_step(core, mine);
+  publish(core, mine);
+}
+
+void count_step(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKind>& kinds) {
+  const auto& parameters = core.module->parameters();
+  const auto k = static_cast<std::size_t>(mine.index);
+  // Leaves share memory but not version counters. Without this a backward through values from before the update would give
+  // wrong gradients instead of the error that LibTorch raises.
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (kinds[p] != GradientKind::None) parameters[p].leaves[k].unsafeGetTensorImpl()->bump_version();
+  }
+  if (k == 0) core.reducer->step_is_over();
+  for (const auto& watcher : watchers_here()) watcher->remember(k);
+  // Weights that autocast has cast before the update are of no use after it.
+  forget_cast_weights();
+  ++mine.steps;
 }
 
 }  // namespace lockstep::detail

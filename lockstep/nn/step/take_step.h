@@ -1,13 +1,16 @@
 #pragma once
 
+#include <vector>
+
 #include "lockstep/comm/reduce_op.h"
+#include "lockstep/nn/step/gradient_state.h"
 
 namespace lockstep {
 class GradScaler;
 }
 
 // The trunk: what happens to gradients once backward has computed them, in the order of docs/design.md, section 9. How a step
-// is taken is decided in one place, plan_step (step_plan.h); the phases are files beside this one.
+// is taken is decided in one place, plan_step (step_plan.h); the phases are files next to this one, but for the last.
 namespace lockstep::detail {
 
 struct OptimizerCore;
@@ -19,5 +22,8 @@ bool take_step(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, GradScaler* 
 // The same in parts, between which the program gets at the sums.
 void reduce_in_parts(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call);
 void update_and_publish(OptimizerCore& core, ReplicaPart& mine);
+
+/// Publish: what has had a gradient of one of these kinds is changed for this replica, too.
+void count_step(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKind>& kinds);
 
 }  // namespace lockstep::detail

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <string_view>
@@ -18,33 +19,18 @@
 
 namespace lockstep::detail {
 
-void Updater::prepare(ReplicaPart& mine) const {
-  for (std::size_t g = 0; g < core_.groups.size(); ++g)
-    mine.inner->param_groups()[g].set_options(core_.groups[g].options->clone());
-  if (mine.owns_sparse) reconcile_layouts(core_, mine);
-}
-
 void Updater::step_inner(ReplicaPart& mine) const {
-  bool has_sums = false, has_parts = false, has_half = false;
+  bool has_half = false;
   for (const OwnedSegment& segment : mine.owned) {
     has_half |= segment.weights.element_size() == 2;
-    has_parts |= !segment.parts.empty();
-    if (!segment.sum.defined() || !segment.parts.empty()) continue;
-    segment.weights.mutable_grad() = segment.gradient();
-    has_sums = true;
+    if (segment.sum.defined() && segment.parts.empty()) segment.weights.mutable_grad() = segment.gradient();
   }
-  if (has_parts && !has_sums) return;
   // LibTorch's bits of 16-bit weights depend on the number of threads.
   std::optional<OneIntraOpThread> one_thread;
   if (has_half && core_.replicas.size() > 1) one_thread.emplace();
   mine.inner->step();  // does nothing for weights without a gradient
-}
-
-void Updater::forget_sums(ReplicaPart& mine) {
-  for (OwnedSegment& segment : mine.owned) {
+  for (const OwnedSegment& segment : mine.owned) {
     if (segment.sum.defined()) segment.weights.mutable_grad().reset();
-    segment.sum.reset();
-    segment.parts.clear();
   }
 }
 
@@ -52,24 +38,27 @@ namespace {
 
 class HostUpdater final : public Updater {
  public:
-  using Updater::Updater;
+  /// A fused update reads all gradients in one memory.
+  explicit HostUpdater(OptimizerCore& core)
+      : Updater(core), traits_{.adds_up = core.cls.fused != nullptr && !core.module->copies().is_mixed} {}
 
-  UpdateTraits traits(const std::vector<GradientKind>&) const override {
-    // Which reads all gradients in one memory.
-    return {.adds_up = core_.cls.fused != nullptr && !core_.module->copies().is_mixed};
-  }
+  UpdateTraits traits(const std::vector<GradientKind>&) const override { return traits_; }
 
   void update(ReplicaPart& mine) override {
     const at::NoGradGuard no_grad;
-    prepare(mine);
-    step_inner(mine);
+    if (mine.owns_sparse) reconcile_layouts(core_, mine);
+    const auto is_fused = [](const OwnedSegment& segment) { return !segment.parts.empty(); };
+    const auto is_left_to_inner = [](const OwnedSegment& segment) {
+      return segment.sum.defined() && segment.parts.empty();
+    };
+    if (std::ranges::none_of(mine.owned, is_fused) || std::ranges::any_of(mine.owned, is_left_to_inner))
+      step_inner(mine);
     const bool has_copies = core_.module->copies().count() > 1;
     for (const OwnedSegment& segment : mine.owned) {
-      if (!segment.parts.empty())
+      if (is_fused(segment))
         core_.cls.fused({*mine.inner, segment.group, segment.weights, segment.parts, mine.reduced.divisor});
       if (has_copies && segment.has_gradient()) write_to_other_copies(mine, segment);
     }
-    forget_sums(mine);
   }
 
  private:
@@ -83,6 +72,8 @@ class HostUpdater final : public Updater {
       (segment.is_whole ? leaves[other].data() : slice_of(leaves[other].data(), segment.where)).copy_(segment.weights);
     }
   }
+
+  const UpdateTraits traits_;
 };
 
 }  // namespace
@@ -126,7 +117,7 @@ void Poison::set(std::int64_t step, const char* why) {
 }
 
 void Poison::require_clean(const char* operation) const {
-  if (!is_set_.load(std::memory_order_acquire)) return;
+  if (!is_set()) return;
   if (is_lifted_.load(std::memory_order_acquire) && !module_.is_torn()) return;
   const std::lock_guard lock(mutex_);
   throw FailedPrecondition(errors::kTornWeights,
@@ -134,7 +125,16 @@ void Poison::require_clean(const char* operation) const {
                             .where = operation,
                             .seen = str("an update failed half-way: ", why_),
                             .help = "restore a snapshot of model and optimizer, or make a new optimizer and set "
-                                    "the weights again"});
+                                    "the weights again, in model.update(f) or by ls::load"});
+}
+
+void Poison::require_whole_weights(const char* operation) const {
+  require_clean(operation);
+  if (!module_.is_torn()) return;
+  throw FailedPrecondition(errors::kTornWeights,
+                           {.what = "weights are torn: an update of another optimizer failed half-way",
+                            .where = operation,
+                            .help = "restore a snapshot, load a file, or set the weights in model.update(f)"});
 }
 
 }  // namespace lockstep::detail

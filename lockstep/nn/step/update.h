@@ -19,8 +19,12 @@ class Poison {
   explicit Poison(ModuleCore& module) : module_(module) {}
   /// Does what must not stop half-way on one replica while others go on. If it throws, all later calls are refused.
   void update_or_poison(std::int64_t step, FunctionRef<void()> update);
-  /// Throws if an update has failed.
+  /// Whether an update has failed.
+  bool is_set() const { return is_set_.load(std::memory_order_acquire); }
+  /// Throws if one has, and not everything was restored since.
   void require_clean(const char* operation) const;
+  /// Also throws if an update of another optimizer has torn the weights.
+  void require_whole_weights(const char* operation) const;
   /// The optimizer's state was restored. Calls are refused until the weights are too.
   void lift() { is_lifted_.store(true, std::memory_order_release); }
 

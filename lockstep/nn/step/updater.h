@@ -36,11 +36,9 @@ class Updater {
   virtual void update(ReplicaPart& mine) = 0;
 
  protected:
-  /// The inner optimizer gets the options as they are now, and weights that fit the layout of their gradients.
-  void prepare(ReplicaPart& mine) const;
-  /// The inner optimizer updates what has a sum of its own, and nothing that is left to a fused update.
+  /// The inner optimizer updates what has a sum of its own, and nothing that is left to a fused update. For nothing where all
+  /// of it is.
   void step_inner(ReplicaPart& mine) const;
-  static void forget_sums(ReplicaPart& mine);
 
   OptimizerCore& core_;
 };

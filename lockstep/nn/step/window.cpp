@@ -99,20 +99,20 @@ int agreed_dropped_calls(const Window& window) {
 
 }  // namespace
 
-void note_gradients(const OptimizerCore& core, ReplicaPart& mine) {
+void let_gradients_wait(const OptimizerCore& core, ReplicaPart& mine, const char* call) {
   GradientProgress& progress = mine.progress;
   progress.witness = find_gradient(core, mine, [&](const at::Tensor& gradient) {
     const std::int64_t place = sample_of_gradient(gradient).place;
     progress.witness_place = place >= 0 && has_number_at(gradient, place) ? place : -1;
     return progress.witness_place >= 0;
   });
-  if (progress.witness >= 0 || core.settings.accumulate <= 1) return;
-  progress.witness = find_gradient(core, mine, may_hold_numbers);  // such as the few rows of an embedding
+  if (progress.witness < 0 && core.settings.accumulate > 1)
+    progress.witness = find_gradient(core, mine, may_hold_numbers);  // such as the few rows of an embedding
+  for (const auto& observer : core.observers) observer->gradients_wait({core, mine, call});
 }
 
 void look_for_dropped(const OptimizerCore& core, ReplicaPart& mine) {
   GradientProgress& progress = mine.progress;
-  if (progress.stage != GradientStage::Computed) return;
   const bool is_blank = progress.witness < 0;
   if (progress.accumulated > 0 && is_blank) progress.blank_calls = progress.accumulated;
   if (is_blank || !are_dropped(core, mine)) return;
@@ -148,7 +148,7 @@ int drop_calls_of_window(const OptimizerCore& core, ReplicaPart& mine) {
 }
 
 bool begins_anew(const OptimizerCore& core, ReplicaPart& mine) {
-  if (has_failed_run(core, mine)) return true;
+  if (core.has_failed_run(mine)) return true;
   if (!are_dropped(core, mine)) return false;
   warn_of_ended_window(core, mine, "zero_grad() of the model", mine.progress.accumulated);
   return true;

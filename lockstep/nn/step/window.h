@@ -12,10 +12,11 @@ struct ReplicaPart;
 /// Waits for a GPU.
 bool holds_numbers(const at::Tensor& gradient);
 
-/// After each backward: remembers where there was a number, to see later that gradients are gone.
-void note_gradients(const OptimizerCore& core, ReplicaPart& mine);
+/// After a backward whose gradients wait for the program's next call: remembers where there was a number, to see later that
+/// gradients are gone.
+void let_gradients_wait(const OptimizerCore& core, ReplicaPart& mine, const char* call);
 
-/// Before the next one: outside of a window, gradients that zero_grad of a module has dropped count for nothing. In an open
+/// Before the next backward, if gradients wait for it: outside of a window, gradients that zero_grad of a module has dropped count for nothing. In an open
 /// window nothing is decided here: a replica that has computed nothing but zeros cannot see what zero_grad does, and the
 /// others must not wait for it. Each notes what it sees; `drop_calls_of_window` decides.
 void look_for_dropped(const OptimizerCore& core, ReplicaPart& mine);

@@ -11,6 +11,7 @@
 #include "lockstep/base/fnv.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/step/collect.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/step_description.h"
 #include "lockstep/nn/step/worker_reducer.h"
@@ -32,9 +33,9 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
   mine[1] = static_cast<std::int64_t>(mark_of_call(call, op));
   mine[2] = static_cast<std::int64_t>(outside_changes_.mark());
   mine[3] = static_cast<std::int64_t>(fnv1a(std::span<const std::int64_t>(replicas_[0]->shown.marks)));
-  for (std::size_t p = 0; p < kinds_.size(); ++p) {
-    if (group_of_[p] >= 0) mine[marks + p] = static_cast<std::int64_t>(kind_here(p));
-  }
+  classify_gradients(*call.optimizer, kinds_);
+  std::ranges::transform(kinds_, mine.begin() + marks,
+                         [](GradientKind kind) { return static_cast<std::int64_t>(kind); });
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const Load& load : loads_) mine[marks + kinds_.size() + b] |= load.parts[b].is_stale ? 1 : 0;
   }
@@ -70,8 +71,13 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
   if (differs(3)) compare_marks(*call.optimizer, call.call);
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
     kinds_[p] = GradientKind::None;
-    for (std::size_t w = 0; w < all.size(); ++w)
-      kinds_[p] = merged(kinds_[p], static_cast<GradientKind>(all[w][marks + p]), p, [&] { return str("worker ", w); });
+    for (std::size_t w = 0; w < all.size(); ++w) {
+      const auto theirs = static_cast<GradientKind>(all[w][marks + p]);
+      if (theirs == GradientKind::None) continue;
+      if (kinds_[p] != GradientKind::None && kinds_[p] != theirs)
+        throw_different_kinds(module_.parameters()[p].name, str("worker ", w), theirs);
+      kinds_[p] = theirs;
+    }
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const auto& theirs : all) loads_[0].parts[b].is_stale |= theirs[marks + kinds_.size() + b] != 0;
@@ -80,7 +86,7 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
 
 void WorkerReducer::compare_marks(const OptimizerCore& core, const char* call) {
   const std::string name = str(name_, ", what observers compare");
-  const std::size_t observers = core.observers.size();
+  const std::size_t observers = core.observers.all.size();
   workers::require_same(group_, {.what = name_, .lines = {str("observers: ", observers)}}, name, deadline_of(options_));
   const auto gathered = workers::all_gather(group_, replicas_[0]->shown.marks, name, deadline_of(options_));
   for (std::size_t i = 0; i < observers; ++i) {
@@ -88,7 +94,7 @@ void WorkerReducer::compare_marks(const OptimizerCore& core, const char* call) {
     for (std::size_t w = 0; w < static_cast<std::size_t>(group_.workers()); ++w)
       marks.push_back(gathered[w * observers + i]);
     if (std::ranges::count(marks, marks.front()) == std::ssize(marks)) continue;
-    core.observers[i]->marks_differ({core, *replicas_[0], call}, marks, "worker");
+    core.observers.all[i]->marks_differ({core, *replicas_[0], call}, marks, "worker");
   }
 }
 
@@ -138,7 +144,7 @@ void WorkerReducer::gather_sparse(std::size_t p) {
   const at::Tensor& leaf = module_.parameters()[p].leaves[0];
   std::vector<at::Tensor> mine;  // indices and values of each replica; none where it has no gradient
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    const at::Tensor& gradient = shown(k, p);
+    const at::Tensor& gradient = replicas_[k]->shown.gradients[p];
     mine.push_back(gradient.defined() ? gradient._indices() : at::zeros({0}, at::kLong));
     mine.push_back(gradient.defined() ? gradient._values() : at::zeros({0}, leaf.options().requires_grad(false)));
   }
@@ -157,7 +163,8 @@ void WorkerReducer::reduce_loose(std::size_t p) {
   const at::Tensor& leaf = module_.parameters()[p].leaves[0];
   std::vector<at::Tensor> components;
   for (std::size_t k = 0; k < replicas_.size(); ++k)
-    components.push_back(shown(k, p).defined() ? shown(k, p) : at::zeros_like(leaf.detach()));
+    components.push_back(replicas_[k]->shown.gradients[p].defined() ? replicas_[k]->shown.gradients[p]
+                                                                    : at::zeros_like(leaf.detach()));
   const at::Tensor sum = workers::all_reduce(group_, op(), components,
                                              str(name_, ", gradient of ", module_.parameters()[p].name), options_);
   loose_[p] = at::empty_like(leaf.detach()).copy_(sum);

@@ -165,7 +165,7 @@ void WorkerReducer::put_the_rest(std::size_t k) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     if (load.parts[b].missing == 0) continue;
     for (const int p : buckets_[b].parameters) {
-      if (!std::exchange(load.has_arrived[p], true)) put(k, p, shown(k, p));
+      if (!std::exchange(load.has_arrived[p], true)) put(k, p, replicas_[k]->shown.gradients[p]);
     }
     load.parts[b].missing = 0;
     bucket_is_loaded(k, b);
@@ -206,6 +206,7 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
           }
           if (is_staged_) journeys_[b].result.copy_(journeys_[b].host_result, /*non_blocking=*/true);
         }
+        for (const auto& replica : replicas_) replica->kinds = kinds_;
         reset();
       },
       deadline_of(options_));
@@ -227,12 +228,10 @@ void WorkerReducer::reset() {
 
 void WorkerReducer::put_again(std::size_t b) {
   for (std::size_t k = 0; k < loads_.size(); ++k) {
-    for (const int p : buckets_[b].parameters) put(k, p, shown(k, p));
+    for (const int p : buckets_[b].parameters) put(k, p, replicas_[k]->shown.gradients[p]);
     mark_copies(k, b);
   }
 }
-
-void WorkerReducer::survey(ReplicaPart& mine) { mine.kinds = kinds_; }
 
 void WorkerReducer::reduce(ReplicaPart& mine, ReduceOp) {
   const at::NoGradGuard no_grad;

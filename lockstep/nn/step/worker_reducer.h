@@ -40,9 +40,9 @@ class WorkerReducer final : public GradientReducer {
                 const Replicas& replicas, const CommunicationOptions& options, std::string name);
   ~WorkerReducer() override;
 
+  bool has_workers() const override { return true; }
   void start(ReplicaPart& mine, ReduceOp op) override;
   void bring_together(ReplicaPart& mine, ReduceOp op, const StepCall& call) override;
-  void survey(ReplicaPart& mine) override;
   void reduce(ReplicaPart& mine, ReduceOp op) override;
   void step_is_over() override { outside_changes_.remember(); }
 
