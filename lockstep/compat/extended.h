@@ -58,7 +58,7 @@ class ExtendedHandle {
   }
   bool variable_created_in_scope(const Variable& v) const { return extended().variable_created_in_scope(v); }
 
-  /// The variable that `value` is a component of, else `value` itself.
+  /// The variable that `value` is a component of, otherwise `value` itself.
   std::variant<at::Tensor, Variable> value_container(const at::Tensor& value) const {
     if (const auto variable = extended().value_container(value)) return *variable;
     return value;

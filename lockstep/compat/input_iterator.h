@@ -40,7 +40,7 @@ class InputIterator {
 
   /// What TensorFlow runs in a session.
   void initializer() { initialize(); }
-  /// Of a dataset; a callable has none.
+  /// A dataset has one, a callable has none.
   DistributedSpec element_spec() const {
     if (!pass_->dataset) throw_no_element_spec();
     return pass_->dataset->element_spec();

@@ -28,7 +28,7 @@ namespace lockstep::compat {
 LOCKSTEP_EXPORT Vocabulary v1_words();
 LOCKSTEP_EXPORT Vocabulary v2_words();
 
-/// `f()` in the words of v1, where no strategy is at hand to say which.
+/// `f()` in the words of v1, where no strategy is available to choose them.
 template <class F>
 decltype(auto) in_v1_words(F&& f) {
   const VocabularyScope words(v1_words());
@@ -94,7 +94,7 @@ struct CollectiveHints {
   }
 };
 
-/// For whom an input function makes a pipeline.
+/// What an input function makes a pipeline for.
 class InputReplicationMode : public NamedValue<ReplicationMode> {
  public:
   using NamedValue::NamedValue;
@@ -114,7 +114,7 @@ inline constexpr AutoShardPolicy AutoShardPolicy::DATA = lockstep::AutoShardPoli
 inline constexpr AutoShardPolicy AutoShardPolicy::HINT = lockstep::AutoShardPolicy::Hint;
 inline constexpr AutoShardPolicy AutoShardPolicy::OFF = lockstep::AutoShardPolicy::Off;
 
-/// How workers share the rows of a dataset. Batches are cut into one part per replica whatever it says.
+/// How workers share the rows of a dataset. Batches are cut into one part per replica in any case.
 struct DistributeOptions {
   bool auto_shard = true;  ///< TensorFlow 2.0: false is AutoShardPolicy::OFF
   AutoShardPolicy auto_shard_policy = AutoShardPolicy::AUTO;

@@ -22,7 +22,7 @@
 namespace lockstep::contrib {
 namespace {
 
-/// Contexts know the core alone.
+/// Contexts know only the core.
 DistributionStrategy& owner_of(const Strategy& core) {
   if (void* const owner = lockstep::detail::one_client(core)) return *static_cast<DistributionStrategy*>(owner);
   throw FailedPrecondition(errors::kWrongContext,

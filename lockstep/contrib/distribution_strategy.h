@@ -80,7 +80,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   bool is_single_tower() const { return num_towers() == 1; }
   virtual bool between_graph() const { return false; }
   bool should_init() const { return true; }
-  /// True of the first worker alone.
+  /// True only on the first worker.
   bool should_checkpoint() const { return core_->is_chief(); }
   bool should_save_summary() const { return core_->is_chief(); }
   /// The devices of all towers of all workers, in tower order; the two are the same.
@@ -217,7 +217,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
 
  private:
   static std::size_t index_of(const std::string& device, const Devices& among, const char* operation);
-  /// Of devices that are named once each.
+  /// For devices that are named once each.
   std::vector<std::size_t> towers_of(const Devices& devices, const char* operation) const;
   /// The results of `update(args...)`: of all towers as a list if the last argument is `ungrouped`.
   template <class Update, class... Args>

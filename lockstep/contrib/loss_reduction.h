@@ -9,7 +9,7 @@ namespace lockstep::contrib {
 /// How a tower's losses were made one number. TensorFlow 1.11 remembers it by itself; here it is an argument.
 enum class LossReduction { SUM, MEAN };
 
-/// The loss to go backward from: of a mean its part of the mean over all towers. Inside a tower.
+/// The loss to run backward from: for a mean, its part of the mean over all towers. Inside a tower.
 LOCKSTEP_EXPORT at::Tensor scale_loss(const at::Tensor& loss, LossReduction reduction);
 
 /// What the optimizers of TensorFlow 1.11 do in a tower: gradients are added up over towers, so a mean loss is divided by

@@ -36,9 +36,9 @@ LOCKSTEP_EXPORT void set_logical_cpus(int n);
 
 struct ConfigureOptions {
   std::any session_config = {};  ///< there are no sessions: taken and not looked at
-  /// The workers: chief tasks, then worker tasks by number. Unset: this process alone, and nothing changes.
+  /// The workers: chief tasks, then worker tasks by number. Unset: only this process, and nothing changes.
   std::optional<ClusterSpec> cluster_spec = {};
-  /// Which of them this process is. Unset: the "task" of the environment variable TF_CONFIG says.
+  /// Which of them this process is. Unset: the "task" of the environment variable TF_CONFIG.
   std::optional<std::string> task_type = {};
   std::optional<int> task_id = {};
   /// The devices of each worker, in place of the constructor's number of GPUs: `ls::cpus(4)` for four towers.

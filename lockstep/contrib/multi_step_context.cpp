@@ -32,7 +32,7 @@ void MultiStepContext::set_last_step_output(const std::string& name, const Tower
                                             VariableAggregation aggregation) {
   constexpr const char* kOperation = "set_last_step_output";
   require_step(kOperation);
-  // Of map, other workers have other numbers of results.
+  // After map, other workers have other numbers of results.
   if (aggregation == Aggregation::None && (in_replica_context() || output.kind() == TowerValue::Kind::MapOutput)) {
     throw InvalidArgument(errors::kNotReducible,
                           {.what = str("the output \"", name, "\" of replicas or map needs an aggregation, got NONE"),

@@ -76,7 +76,7 @@ class LOCKSTEP_EXPORT MultiStepContext {
   std::vector<at::Tensor> seen_of(const TowerValue& output) const;
 
   std::weak_ptr<Strategy*> strategy_;
-  Devices devices_;  ///< of all towers
+  Devices devices_;  ///< the devices of all towers
   Step step_;
   int iterations_;
   /// Shared with copies, which a step may make: for them, too, it ends.

@@ -85,7 +85,7 @@ class LOCKSTEP_EXPORT TowerValue {
   /// The value as one tensor: the own component inside a tower. InvalidArgument for one per tower elsewhere.
   at::Tensor tensor() const;
   operator at::Tensor() const { return tensor(); }  // NOLINT(google-explicit-constructor): it stands for its tensor
-  Mirrored<at::Tensor> mirrored() const;            ///< of a mirrored one
+  Mirrored<at::Tensor> mirrored() const;            ///< only if it is mirrored
   /// What a tower of this worker sees of it.
   TowerValue of_tower(int local_tower) const;
 
@@ -98,8 +98,8 @@ class LOCKSTEP_EXPORT TowerValue {
   Kind kind_;
   std::vector<at::Tensor> components_;
   std::vector<at::Tensor> of_all_towers_;
-  std::vector<std::vector<at::Tensor>> items_;  ///< of each tower, if they are results of `map`
-  std::shared_ptr<const Placement> placement_;  ///< of a mirrored one
+  std::vector<std::vector<at::Tensor>> items_;  ///< items of each tower, if they are results of `map`
+  std::shared_ptr<const Placement> placement_;  ///< only if it is mirrored
   std::size_t whole_size_ = 0;                  ///< as that of a PerReplica
 };
 

@@ -9,7 +9,7 @@ namespace lockstep::contrib::detail {
 /// What programs of towers call things.
 LOCKSTEP_EXPORT Vocabulary tower_words();
 
-/// While it lives, this thread speaks of towers: for calls outside of scopes, which may be beside strategies of the main API.
+/// While it lives, this thread uses the words of towers: for calls outside of scopes, next to strategies of the main API.
 struct TowerWords : VocabularyScope {
   TowerWords() : VocabularyScope(tower_words()) {}
 };

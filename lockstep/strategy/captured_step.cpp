@@ -17,7 +17,6 @@
 #include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/step_recorder.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/detail/strategy_local.h"
 #include "lockstep/strategy/gpu.h"
 
 namespace lockstep::detail {
@@ -86,13 +85,13 @@ struct CaptureKey {
 class RecorderScope {
  public:
   RecorderScope(Strategy& strategy, StepRecorder& recorder)
-      : active_(strategy_local<ActiveRecorder>(strategy)), outer_(std::exchange(active_.recorder, &recorder)) {}
-  ~RecorderScope() { active_.recorder = outer_; }
+      : runs_(StrategyAccess::runs(strategy)), outer_(std::exchange(runs_.recorder, &recorder)) {}
+  ~RecorderScope() { runs_.recorder = outer_; }
   RecorderScope(const RecorderScope&) = delete;
   RecorderScope& operator=(const RecorderScope&) = delete;
 
  private:
-  ActiveRecorder& active_;
+  Runs& runs_;
   StepRecorder* outer_;
 };
 

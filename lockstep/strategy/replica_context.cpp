@@ -168,11 +168,15 @@ void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const 
   };
   if (seat_ == nullptr) return lead();
   // What a merge function changes is changed once, also if it throws afterwards.
-  detail::require_watched_untouched();
+  const auto k = static_cast<std::size_t>(local_index_);
+  for (const auto& watcher : detail::watchers_here()) watcher->require_untouched(k);
   struct Remember {
-    ~Remember() { detail::remember_watched(); }
+    ~Remember() {
+      for (const auto& watcher : detail::watchers_here()) watcher->remember(k);
+    }
+    std::size_t k;
   };
-  const Remember at_the_end{};
+  const Remember at_the_end{k};
   seat_->lead("merge_call", &ticket, lead, deadline_of(strategy_->communication()));
 }
 

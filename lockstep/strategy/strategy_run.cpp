@@ -170,20 +170,6 @@ detail::StepRows detail::StepRowsFinder::finish() {
   return std::move(rows_);
 }
 
-void detail::require_watched_untouched() {
-  const ContextEntry* top = current_context();
-  if (top == nullptr || top->notes == nullptr) return;
-  for (const auto& watcher : top->notes->watchers)
-    watcher->require_untouched(static_cast<std::size_t>(top->replica->local_index()));
-}
-
-void detail::remember_watched() {
-  const ContextEntry* top = current_context();
-  if (top == nullptr || top->notes == nullptr) return;
-  for (const auto& watcher : top->notes->watchers)
-    watcher->remember(static_cast<std::size_t>(top->replica->local_index()));
-}
-
 void Strategy::run_on_replicas(const detail::StepRows& rows, FunctionRef<void(std::size_t)> call) {
   detail::require_cross_replica(*this, "run");
   const detail::ContextGuard cross(*this, nullptr, -1);
@@ -227,7 +213,7 @@ void Strategy::run_on_replicas(const detail::StepRows& rows, FunctionRef<void(st
       if (at < rows.here.size() && rows.here[at] == 0) rethrow_of_empty_batch();
       throw;
     }
-    detail::require_watched_untouched();
+    for (const auto& watcher : watchers) watcher->require_untouched(at);
   };
   try {
     run_replicas(body);

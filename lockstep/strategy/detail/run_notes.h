@@ -7,7 +7,6 @@
 #include <memory_resource>
 #include <span>
 
-#include "lockstep/base/export.h"
 #include "lockstep/base/local_values.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/detail/step_rows.h"
@@ -59,9 +58,8 @@ T* run_local() {
   return here == nullptr || here->notes == nullptr ? nullptr : &here->notes->locals.get<T>();
 }
 
-/// For what Lockstep itself changes inside run, or lets the user change once: check before, remember after. On every
-/// replica; nothing outside of replicas.
-LOCKSTEP_EXPORT void require_watched_untouched();
-LOCKSTEP_EXPORT void remember_watched();
+/// Of the run under way, for what Lockstep itself changes in it, or lets the user change once: `require_untouched` before,
+/// `remember` after. On every replica, and there alone.
+inline const auto& watchers_here() { return current_context()->notes->watchers; }
 
 }  // namespace lockstep::detail

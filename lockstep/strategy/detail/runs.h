@@ -11,7 +11,8 @@
 
 namespace lockstep::detail {
 
-class RunWatcher;  // strategy/detail/run_notes.h
+class RunWatcher;    // strategy/detail/run_notes.h
+class StepRecorder;  // strategy/detail/step_recorder.h
 
 /// What a strategy remembers of its runs.
 struct Runs {
@@ -29,6 +30,7 @@ struct Runs {
   std::int64_t calls = 0;                    ///< and with them
   std::atomic<const void*> runner{nullptr};  ///< stands for the thread that is inside run; null: none is
   std::vector<std::weak_ptr<const RunWatcher>> watchers;
+  StepRecorder* recorder = nullptr;  ///< of the captured step whose run is under way; null: none is
 };
 
 }  // namespace lockstep::detail

@@ -67,9 +67,4 @@ class StepRecorder {
   bool is_recording_;
 };
 
-/// That of the captured step whose run goes on; null: none does.
-struct ActiveRecorder {
-  StepRecorder* recorder = nullptr;
-};
-
 }  // namespace lockstep::detail
