@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -42,6 +43,7 @@ class DistributedSource final : public BatchSource<T> {
     obstacle_ = distributed(strategy).position_obstacle();
     this->taken_ = 0;
   }
+  bool wait_for(std::chrono::milliseconds limit) override { return pass_->wait_for(limit); }
   std::optional<std::int64_t> steps(Strategy& strategy) override {
     const data::Cardinality steps = distributed(strategy).cardinality();
     return steps.is_known() ? std::optional(steps.value()) : std::nullopt;
@@ -99,6 +101,13 @@ class LoaderSource final : public BatchSource<std::remove_cvref_t<decltype(*std:
   bool is_first_ = true;
 };
 
+/// Gives batches of T in a range-based `for`, as the loaders of `torch::data` do.
+template <class Loader, class T>
+concept LoaderOf = requires(Loader& loader) {
+  { *loader.begin() } -> std::convertible_to<const T&>;
+  loader.end();
+};
+
 }  // namespace detail
 
 /// Where a loop's batches come from: a dataset of global batches, one that was distributed already, or a `torch::data` loader.
@@ -118,11 +127,7 @@ class Batches {
   Batches(DistributedDataset<T> distributed)  // NOLINT(google-explicit-constructor)
       : source_(std::make_shared<detail::DistributedSource<T>>(std::move(distributed))) {}
   /// The loader must outlive it.
-  template <class Loader>
-    requires requires(Loader& loader) {
-      { *loader.begin() } -> std::convertible_to<const T&>;
-      loader.end();
-    }
+  template <detail::LoaderOf<T> Loader>
   explicit Batches(Loader& loader) : source_(std::make_shared<detail::LoaderSource<Loader>>(loader)) {}
 
   explicit operator bool() const { return source_ != nullptr; }

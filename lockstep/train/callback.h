@@ -29,12 +29,14 @@ struct Training {
 
   bool is_resumed = false;  ///< it continues from a checkpoint
 
-  double learning_rate = 0;       ///< of the first optimizer's first group; 0 without an optimizer
+  double learning_rate = 0;       ///< of this step: of the first optimizer's first group; 0 without an optimizer
   std::int64_t rows = 0;          ///< examples of all workers in this epoch so far; 0 where unknown
   double seconds = 0;             ///< since the training began, on this worker
   double epoch_seconds = 0;       ///< since this epoch began
   double input_wait_seconds = 0;  ///< share of `epoch_seconds` spent waiting for batches
 
+  /// Updates of the weights that the first optimizer has made, which waits for a GPU if it skips steps; `step` without an optimizer.
+  std::function<std::int64_t()> updates = {};
   /// The values of this epoch so far, of this worker's replicas only. Waits for the device; read at most once per step, however
   /// many callbacks ask.
   std::function<const Logs&()> running_logs = {};
@@ -78,6 +80,8 @@ class LOCKSTEP_EXPORT Callback {
   /// every worker with the chief's text.
   virtual std::string to_text() const { return {}; }
   virtual void from_text(const std::string&) {}
+  /// What it remembers beyond a text, such as tensors: restored after `from_text`, if the checkpoint has both. Null: nothing.
+  virtual Stateful* state() { return nullptr; }
 };
 
 }  // namespace lockstep::train

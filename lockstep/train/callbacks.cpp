@@ -32,6 +32,12 @@ class EarlyStopping final : public Callback {
                    "give the smallest change that counts as an improvement");
   }
   std::string name() const override { return "early_stopping"; }
+  Decision train_begins(const Training& training) override {
+    if (training.is_resumed) return {};
+    best_.reset();
+    bad_ = 0;
+    return {};
+  }
   Decision epoch_ends(const Training& training, const Logs& logs) override {
     const double value = monitored("early_stopping", options_.monitor, logs);
     if (training.epoch < options_.start_from_epoch) return {};
@@ -90,6 +96,10 @@ class ReduceOnPlateau final : public Callback {
                   .min_rate = options.min_rate,
                   .larger_is_better = options.larger_is_better} {}
   std::string name() const override { return "reduce_on_plateau"; }
+  Decision train_begins(const Training& training) override {
+    if (!training.is_resumed) schedule_.load_state({});
+    return {};
+  }
   Decision epoch_ends(const Training& training, const Logs& logs) override {
     const double value = monitored("reduce_on_plateau", monitor_, logs);
     if (schedule_.state().rate < 0) schedule_.base = training.learning_rate;
@@ -174,6 +184,12 @@ CallbackPtr reduce_on_plateau(const ReduceOnPlateauOptions& options) {
 CallbackPtr terminate_on_nan(const TerminateOnNanOptions& options) { return std::make_shared<TerminateOnNan>(options); }
 CallbackPtr lambda(LambdaOptions options) { return std::make_shared<Lambda>(std::move(options)); }
 
+Decision Timer::train_begins(const Training& training) {
+  if (training.is_resumed) return {};
+  epochs_.clear();
+  is_taken_ = false;
+  return {};
+}
 Decision Timer::epoch_begins(const Training&) {
   is_taken_ = false;
   return {};
@@ -185,6 +201,20 @@ Decision Timer::validation_begins(const Training& training) {
 Decision Timer::epoch_ends(const Training& training, const Logs&) {
   take(training);
   return {};
+}
+std::string Timer::to_text() const {
+  nlohmann::json epochs = nlohmann::json::array();
+  for (const Epoch& epoch : epochs_)
+    epochs.push_back(
+        {exact_text(epoch.seconds), exact_text(epoch.rows_per_second), exact_text(epoch.input_wait_share)});
+  return nlohmann::json{{"is_taken", is_taken_}, {"epochs", epochs}}.dump();
+}
+void Timer::from_text(const std::string& text) {
+  const auto state = nlohmann::json::parse(text);
+  is_taken_ = state.at("is_taken");
+  epochs_.clear();
+  for (const auto& epoch : state.at("epochs"))
+    epochs_.push_back({exact_number(epoch.at(0)), exact_number(epoch.at(1)), exact_number(epoch.at(2))});
 }
 void Timer::take(const Training& training) {
   if (std::exchange(is_taken_, true)) return;

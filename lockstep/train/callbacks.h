@@ -77,10 +77,13 @@ class LOCKSTEP_EXPORT Timer final : public Callback {
   };
 
   std::string name() const override { return "timer"; }
+  Decision train_begins(const Training& training) override;
   Decision validation_begins(const Training& training) override;
   Decision epoch_begins(const Training& training) override;
   Decision epoch_ends(const Training& training, const Logs& logs) override;
-  /// Of each epoch, without its validation.
+  std::string to_text() const override;
+  void from_text(const std::string& text) override;
+  /// Of each epoch of the last training, without its validation; those before it was resumed too.
   const std::vector<Epoch>& epochs() const { return epochs_; }
 
  private:

@@ -15,7 +15,7 @@ class LOCKSTEP_EXPORT CheckpointCallback : public Callback {
   /// Whether a training continues from its checkpoints without being asked to.
   virtual bool always_resumes() const = 0;
   /// The newest checkpoint that can be resumed; those of later steps will be replaced. For the chief.
-  virtual std::optional<CheckpointEntry> newest() = 0;
+  virtual std::optional<CheckpointEntry> newest(Strategy& strategy) = 0;
   /// Returns when all checkpoints are on the disk. Every worker must call it.
   virtual void finish(const Strategy& strategy) = 0;
 };

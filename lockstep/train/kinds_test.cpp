@@ -13,6 +13,7 @@
 #include <torch/optim/sgd.h>
 
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "lockstep/nn/loss.h"
@@ -41,7 +42,7 @@ at::Tensor classes_of(const at::Tensor& rows, int count) {
   return rows.flatten(1).sum(1).mul(5).to(at::kLong).remainder(count);
 }
 
-/// A network with one output, a loss and an optimizer, for the default training step.
+/// A network with its loss and optimizer, for the default training step.
 template <class Net>
 struct Supervised {
   explicit Supervised(Strategy& strategy)
@@ -50,8 +51,7 @@ struct Supervised {
         model(net, optimizer, {.loss = train::losses::cross_entropy()}) {}
 
   at::Tensor step(const Batch& mine) {
-    at::Tensor losses = loss_per_row(net->forward(mine.rows), mine.labels);
-    if (losses.dim() > 1) losses = losses.mean(1);
+    const at::Tensor losses = loss_per_row(net->forward(mine.rows), mine.labels);
     optimizer.minimize(average_loss(losses));
     return losses.detach();
   }
@@ -107,17 +107,47 @@ struct ResidualNet : nn::Module {
   nn::Linear decide{5, 4};
 };
 
-/// Scores of the next word after each word: [rows, words, places].
+/// Scores of the next word after each word, [rows, words, places], and the state after the last one.
+struct Reading {
+  at::Tensor scores;
+  std::tuple<at::Tensor, at::Tensor> state;
+};
+
 struct LanguageModel : nn::Module {
   LanguageModel() {
     register_module("embed", embed);
     register_module("lstm", lstm);
     register_module("decide", decide);
   }
-  at::Tensor forward(const at::Tensor& words) { return decide(std::get<0>(lstm(embed(words)))).transpose(1, 2); }
+  Reading forward(const at::Tensor& words) {
+    const auto [read, state] = lstm(embed(words));
+    return {decide(read).transpose(1, 2), state};
+  }
   nn::Embedding embed{11, 8};
   nn::LSTM lstm{nn::LSTMOptions(8, 12).num_layers(2).dropout(0.3).batch_first(true)};
   nn::Linear decide{12, 11};
+};
+
+/// A network with more than one output.
+struct Reader {
+  explicit Reader(Strategy& strategy)
+      : net(strategy.make<LanguageModel>()),
+        optimizer(strategy.make_optimizer<torch::optim::Adam>(net, torch::optim::AdamOptions(0.01))),
+        model(net, optimizer, {.loss = [](const Reading& output, const at::Tensor& words) {
+                return loss_per_row(output.scores, words);
+              }}) {}
+
+  at::Tensor step(const Batch& mine) {
+    const at::Tensor losses = loss_per_row(net->forward(mine.rows).scores, mine.labels).mean(1);
+    optimizer.minimize(average_loss(losses));
+    return losses.detach();
+  }
+  void begin_epoch() { net.train(); }
+  Tensors state() const { return copies_of(net.parameters()); }
+
+  MirroredModule<LanguageModel> net;
+  MirroredOptimizer<torch::optim::Adam> optimizer;
+  train::Model model;
 };
 
 struct TwoLayers : nn::Module {
@@ -164,32 +194,37 @@ struct Gan {
   train::Model model;
 };
 
+struct Painting {
+  at::Tensor image, mean, log_variance;
+};
+
 struct Autoencoder : nn::Module {
   Autoencoder() : encode(9, 6), decode(3, 9) {
     register_module("encode", encode);
     register_module("decode", decode);
   }
-  at::Tensor forward(const at::Tensor& x) { return decode(encode(x).slice(1, 0, 3)); }
-  /// One value for each row, with noise.
-  at::Tensor losses(const at::Tensor& x) {
+  Painting forward(const at::Tensor& x) {
     const Tensors parts = encode(x).chunk(2, 1);
     const at::Tensor z = parts[0] + at::randn_like(parts[1]) * (parts[1] * 0.5).exp();
-    const at::Tensor divergence = (parts[0].square() + parts[1].exp() - parts[1] - 1).sum(1) * 0.5;
-    return at::mse_loss(decode(z), x, at::Reduction::None).mean(1) + 0.1 * divergence;
+    return {decode(z), parts[0], parts[1]};
   }
   nn::Linear encode, decode;
 };
 
-/// A loss of its own, which is more than a comparison of output and target.
+/// One value for each row.
+at::Tensor autoencoder_losses(const Painting& output, const Batch& mine) {
+  const at::Tensor divergence =
+      (output.mean.square() + output.log_variance.exp() - output.log_variance - 1).sum(1) * 0.5;
+  return at::mse_loss(output.image, mine.rows, at::Reduction::None).mean(1) + 0.1 * divergence;
+}
+
 struct VariationalAutoencoder {
   explicit VariationalAutoencoder(Strategy& strategy)
       : net(strategy.make<Autoencoder>()),
         optimizer(strategy.make_optimizer<torch::optim::Adam>(net, torch::optim::AdamOptions(0.01))),
-        model(net, optimizer, {}) {
-    model.set_train_step([this](const Batch& mine) { return train::StepLogs{{"loss", step(mine)}}; });
-  }
+        model(net, optimizer, {.loss = autoencoder_losses}) {}
   at::Tensor step(const Batch& mine) {
-    const at::Tensor losses = net->losses(mine.rows);
+    const at::Tensor losses = autoencoder_losses(net->forward(mine.rows), mine);
     optimizer.minimize(average_loss(losses));
     return losses.detach();
   }
@@ -254,7 +289,7 @@ TEST(FitHasTheBitsOfTheLoopByHand, ConvNet) { expect_the_loop_by_hand<Supervised
 TEST(FitHasTheBitsOfTheLoopByHand, ResNet) { expect_the_loop_by_hand<Supervised<ResidualNet>>(images()); }
 TEST(FitHasTheBitsOfTheLoopByHand, LstmLanguageModel) {
   const at::Tensor words = waves({kRows, 8}).mul(37).to(at::kLong).remainder(11);
-  expect_the_loop_by_hand<Supervised<LanguageModel>>({words.slice(1, 0, 7), words.slice(1, 1, 8)});
+  expect_the_loop_by_hand<Reader>({words.slice(1, 0, 7), words.slice(1, 1, 8)});
 }
 TEST(FitHasTheBitsOfTheLoopByHand, Gan) { expect_the_loop_by_hand<Gan>({waves({kRows, 9}), torch::zeros({kRows})}); }
 TEST(FitHasTheBitsOfTheLoopByHand, VariationalAutoencoder) {

@@ -34,6 +34,20 @@ void require_options(const LoopOptions& options) {
     throw_option("a schedule needs an optimizer", "give the loop .optimizers = {optimizer}");
 }
 
+/// Adds what a pass measured to the values of the epoch's passes of its kind.
+void add_values(Logs& to, const Logs& values, bool of_training, const Training& training) {
+  const std::string prefix = of_training ? "" : "val_";
+  for (const auto& [name, value] : values) {
+    if (to.emplace(prefix + name, value).second) continue;
+    throw InvalidArgument(
+        errors::kBadOption,
+        {.what = str("two ", of_training ? "training" : "validation", " passes of an epoch have a value \"", name, '"'),
+         .where = str("epoch ", training.epoch + 1, " of ", training.epochs),
+         .help = "give add_mean another name in each pass; add to the loop's metrics in one of the passes, and measure "
+                 "the others with ls::train::Meters of their own"});
+  }
+}
+
 }  // namespace
 
 Loop::Impl::Impl(Strategy& given, LoopOptions o)
@@ -44,6 +58,10 @@ Loop::Impl::Impl(Strategy& given, LoopOptions o)
   training.epoch = options.initial_epoch;
   training.epochs = options.epochs;
   training.running_logs = [this]() -> const Logs& { return running_logs(); };
+  training.updates = [this] {
+    const std::int64_t updates = options.optimizers.empty() ? -1 : options.optimizers[0].updates();
+    return updates < 0 ? training.step : updates;
+  };
   history.first_epoch = options.initial_epoch;
   for (const auto& callback : options.callbacks) {
     if (auto* const writer = dynamic_cast<detail::CheckpointCallback*>(callback.get())) checkpoints.push_back(writer);
@@ -80,6 +98,17 @@ void Loop::Impl::read_learning_rate() {
 void Loop::Impl::set_learning_rate(double rate) {
   for (const LearningRate& optimizer : options.optimizers) optimizer.set(rate);
   read_learning_rate();
+}
+
+void Loop::Impl::require_steps_left() const {
+  if (done.trainings == 0 || ending_epoch || !options.steps_per_epoch || training.batch < *options.steps_per_epoch)
+    return;
+  throw FailedPrecondition(
+      errors::kWrongContext,
+      {.what = str("no step is left for another training pass: those before it took all ", training.batch,
+                   " steps of steps_per_epoch"),
+       .where = str("epoch ", training.epoch + 1, " of ", training.epochs),
+       .help = "leave out steps_per_epoch and end passes with break, or use .take(n) of their datasets"});
 }
 
 Loop::Loop(Strategy& strategy, LoopOptions options) {
@@ -161,10 +190,9 @@ Loop::PassBegin Loop::begin_pass(bool training, detail::PassSource& batches) {
   pass_ends();
   if (self.is_terminated) return PassBegin::PassedOver;
   self.require_place(batches);
-  Impl::Source& source = training ? self.train_source : self.validation_source;
-  const bool is_new = source.batches != &batches;
-  const bool is_resumed = is_new && self.resume_source(source, batches);
-  source.batches = &batches;
+  Impl::Source& source = self.source_of(training, batches);
+  const bool is_new = source.batches.get() != &batches;
+  if (is_new) self.use(source, batches);
   if (training)
     self.training.batches = self.options.steps_per_epoch ? self.options.steps_per_epoch : batches.steps(self.strategy);
   int& done = training ? self.done.trainings : self.done.validations;
@@ -172,8 +200,10 @@ Loop::PassBegin Loop::begin_pass(bool training, detail::PassSource& batches) {
     ++done;
     return PassBegin::PassedOver;
   }
+  if (training && self.takes_up_pass != Impl::Pass::Training) self.require_steps_left();
   self.pass = training ? Impl::Pass::Training : Impl::Pass::Validation;
   const bool takes_up = std::exchange(self.takes_up_pass, Impl::Pass::None) == self.pass;
+  const bool is_resumed = std::exchange(source.is_resumed, false);
   const bool is_at_place = (takes_up && is_resumed) || (training && continues_pass() && (!is_new || is_resumed));
   if (!is_at_place) batches.start_pass(self.strategy);
   if (training) {
@@ -199,6 +229,7 @@ void Loop::step_begins(std::int64_t rows) {
   if (self.pass != Impl::Pass::Training) return;
   self.rows_of_step = rows;
   self.training.input_wait_seconds += seconds_since(self.fetch_begun);
+  self.read_learning_rate();  // callbacks may have set it in the optimizer after the step before
   if (!self.options.schedule) return;
   const double rate = self.options.schedule.rate(self.training.step);
   if (rate != self.training.learning_rate) self.set_learning_rate(rate);
@@ -220,16 +251,16 @@ void Loop::pass_ends() {
   Impl& self = *impl_;
   const Impl::Pass pass = std::exchange(self.pass, Impl::Pass::None);
   if (pass == Impl::Pass::None || self.is_terminated) return;
-  Logs logs = self.meters.values();
+  const Logs logs = self.meters.values();
   self.meters.reset();
   self.running_of_step = -1;
   if (pass == Impl::Pass::Training) {
     ++self.done.trainings;
-    self.train_logs = std::move(logs);
+    add_values(self.train_logs, logs, /*of_training=*/true, self.training);
     return;
   }
   ++self.done.validations;
-  for (const auto& [name, value] : logs) self.validation_logs["val_" + name] = value;
+  add_values(self.validation_logs, logs, /*of_training=*/false, self.training);
   self.read_clocks();
   self.moment([&](Callback& callback) { return callback.validation_ends(self.training, self.validation_logs); });
 }

@@ -26,7 +26,7 @@ struct LoopOptions {
   int epochs = 1;         ///< the training ends before epoch number `epochs`
   int initial_epoch = 0;  ///< the number of the first one
   /// Steps of an epoch; by default a pass over the data. Passes then continue from one epoch to the next, and start again where
-  /// they end.
+  /// they end. All training passes of an epoch share them: one for which none is left is an error.
   std::optional<std::int64_t> steps_per_epoch = {};
   std::vector<std::shared_ptr<Callback>> callbacks = {};
   std::vector<MetricPtr> metrics = {};
@@ -70,7 +70,8 @@ class LOCKSTEP_EXPORT Loop {
   /// Ends the epoch that is open and begins the next one; false when the training has ended.
   bool next_epoch();
   /// The steps of this epoch: a range whose elements are PerReplica batches. What follows a step in the body of the loop belongs
-  /// to it; callbacks see it when the next batch is asked for.
+  /// to it; callbacks see it when the next batch is asked for. Several passes in an epoch need different names for their values:
+  /// InvalidArgument otherwise.
   template <class T>
   Steps<T> steps(const Batches<T>& batches) {
     return Steps<T>(*this, batches, /*training=*/true);
@@ -107,6 +108,8 @@ class LOCKSTEP_EXPORT Loop {
   bool continues_pass() const;  ///< from one epoch to the next
   void require_place(detail::PassSource& batches);
   void fetch_begins();
+  /// Returns when a batch can be had, or when SIGTERM has ended the training meanwhile.
+  void await_batch(detail::PassSource& batches);
   void step_begins(std::int64_t rows);
   void step_ends();
   void pass_ends();
@@ -150,10 +153,10 @@ class Steps {
     if (begin_ == Loop::PassBegin::PassedOver) return;
     if (!loop_->wants_step(training_)) return loop_->pass_ends();
     loop_->fetch_begins();
-    batch_ = source_->next();
+    if (!take()) return loop_->pass_ends();
     if (!batch_ && training_ && loop_->continues_pass()) {
       source_->start_pass(loop_->strategy());
-      batch_ = source_->next();
+      if (!take()) return loop_->pass_ends();
       if (!batch_) loop_->throw_no_batches(training_);
     }
     if (!batch_) {
@@ -162,6 +165,14 @@ class Steps {
     }
     ++taken_;
     loop_->step_begins(rows_of(*batch_));
+  }
+
+  /// False if the training has ended while it waited.
+  bool take() {
+    loop_->await_batch(*source_);
+    if (!loop_->wants_step(training_)) return false;
+    batch_ = source_->next();
+    return true;
   }
 
   /// Of all workers; 0 where unknown.

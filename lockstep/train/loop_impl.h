@@ -30,11 +30,13 @@ inline double seconds_since(LoopClock::time_point start) {
 struct Loop::Impl {
   using Pass = detail::LoopPlace::Pass;
 
-  /// Batches of the training or of validation.
+  /// The batches of a pass.
   struct Source {
-    detail::PassSource* batches = nullptr;  ///< that were used last
-    Snapshot resumed = {};                  ///< has the place to continue from, until the batches are there
-    std::string entry = {};                 ///< its name in there
+    std::shared_ptr<detail::PassSource> batches = {};  ///< that were used last
+    std::vector<std::uint64_t> replaced = {};          ///< numbers of those that were used before
+    Snapshot resumed = {};                             ///< has the place to continue from, until the batches are there
+    std::string entry = {};                            ///< its name in there
+    bool is_resumed = false;                           ///< the batches are at that place
   };
 
   Impl(Strategy& strategy, LoopOptions options);
@@ -63,9 +65,14 @@ struct Loop::Impl {
   std::optional<CheckpointEntry> checkpoint_to_resume() const;  ///< on the chief
   bool wants_places() const;
   void require_place(detail::PassSource& batches) const;
-  /// Whether the batches now are at a place of the checkpoint.
-  bool resume_source(Source& source, detail::PassSource& batches);
+  /// The batches take the place in the checkpoint, if there is one.
+  void use(Source& source, detail::PassSource& batches);
+  /// That of the pass which begins: each pass of an epoch has its own.
+  Source& source_of(bool training, const detail::PassSource& batches);
   std::unique_ptr<Stateful> make_state();
+
+  /// Throws if an earlier training pass of the epoch took all of `steps_per_epoch`.
+  void require_steps_left() const;
 
   const Logs& running_logs();
   ProgressState progress(const Logs& values) const;
@@ -82,8 +89,8 @@ struct Loop::Impl {
   std::unique_ptr<Stateful> state;           ///< of the loop itself, as a part of the training
   std::vector<detail::CheckpointCallback*> checkpoints;
 
-  Source train_source, validation_source;
-  Pass pass = Pass::None;  ///< that is open
+  std::vector<Source> train_sources, validation_sources;  ///< in the order of an epoch's passes
+  Pass pass = Pass::None;                                 ///< that is open
   bool has_begun = false, has_ended = false, is_epoch_open = false, is_epoch_done = false;
   bool stopping = false, ending_epoch = false, votes_in_batches = false;
   std::optional<detail::TerminationWatch> watch;  ///< while a loop runs that writes checkpoints

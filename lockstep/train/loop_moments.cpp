@@ -14,6 +14,7 @@ namespace {
 
 /// The share of an epoch's time spent waiting for input from which a line says so.
 constexpr double kNotableWait = 0.25;
+constexpr std::chrono::milliseconds kLookForSignals(100);
 /// Longer than workers take to leave a collective one after the other.
 constexpr std::chrono::milliseconds kLastCollective(300);
 
@@ -84,12 +85,24 @@ void Loop::Impl::terminate() {
   options.on_sigterm();
 }
 
+void Loop::await_batch(detail::PassSource& batches) {
+  Impl& self = *impl_;
+  // Other workers may be inside the step already: with several, the vote after it decides.
+  if (!self.watch || self.strategy.num_workers() > 1) return;
+  while (!batches.wait_for(kLookForSignals) && self.watch) {
+    if (self.watch->is_requested()) self.vote({.decides_in_batches = true});
+  }
+}
+
 void Loop::Impl::save_if_possible() {
   if (waiting_savers == 0) return;
   for (const LearningRate& optimizer : options.optimizers) {
     if (optimizer.has_open_window()) return;
   }
   const std::uint64_t savers = std::exchange(waiting_savers, 0);
+  if (is_terminating) {  // so that none is left out because of the one before
+    for (detail::CheckpointCallback* const callback : checkpoints) callback->finish(strategy);
+  }
   std::size_t number = 0;
   for_each_callback([&](Callback& callback) {
     if ((savers & detail::saver_bit(number++)) != 0) callback.save(training);

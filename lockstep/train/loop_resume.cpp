@@ -15,7 +15,12 @@
 namespace lockstep::train {
 namespace {
 
-const std::string kTrainSource = "/batches", kValidationSource = "/validation_batches";
+constexpr const char *kTrainSource = "/batches", *kValidationSource = "/validation_batches";
+
+/// "/batches", "/batches_2", "/batches_3"
+std::string entry_of_pass(const char* kind, std::size_t pass) {
+  return pass == 0 ? kind : lockstep::str(kind, '_', pass + 1);
+}
 
 std::string state_entry(const std::string& name, const Callback& callback) {
   return lockstep::str(name, "/callbacks/", callback.name());
@@ -92,38 +97,60 @@ void Loop::Impl::capture(Snapshot& into, const std::string& name) {
   meters.capture(into, name + "/meters");
   for (const auto& callback : options.callbacks)
     lockstep::detail::put_text(into, state_entry(name, *callback), callback->to_text());
-  const auto add = [&](const Source& source, const std::string& entry) {
-    if (source.batches != nullptr) return source.batches->capture(into, name + entry);
-    into.texts.insert(source.resumed.texts.begin(), source.resumed.texts.end());  // not used since it was resumed
+  for (const auto& callback : options.callbacks) {
+    if (const Stateful* const kept = callback->state()) kept->capture(into, state_entry(name, *callback));
+  }
+  const auto add = [&](const std::vector<Source>& sources, const char* kind) {
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      const Source& source = sources[i];
+      if (source.batches != nullptr)
+        source.batches->capture(into, name + entry_of_pass(kind, i));
+      else  // not used since it was resumed
+        into.texts.insert(source.resumed.texts.begin(), source.resumed.texts.end());
+    }
   };
-  add(train_source, kTrainSource);
-  add(validation_source, kValidationSource);
+  add(train_sources, kTrainSource);
+  add(validation_sources, kValidationSource);
 }
 
 void Loop::Impl::check(const Snapshot& from, const std::string& name) const {
   read_place(from, name);
   meters.check(from, name + "/meters");
+  for (const auto& callback : options.callbacks) {
+    const std::string entry = state_entry(name, *callback);
+    if (const Stateful* const kept = callback->state(); kept != nullptr && from.texts.contains(entry))
+      kept->check(from, entry);
+  }
 }
 
 void Loop::Impl::restore(const Snapshot& from, const std::string& name) {
   go_to(read_place(from, name));
   meters.restore(from, name + "/meters");
   for (const auto& callback : options.callbacks) {
-    const auto saved = from.texts.find(state_entry(name, *callback));
-    if (saved != from.texts.end())
-      callback->from_text(saved->second);
-    else
+    const std::string entry = state_entry(name, *callback);
+    const auto saved = from.texts.find(entry);
+    if (saved == from.texts.end()) {
       say_info(lockstep::str("callback \"", callback->name(), "\" is not in the checkpoint and begins anew"));
+      continue;
+    }
+    callback->from_text(saved->second);
+    if (Stateful* const kept = callback->state()) kept->restore(from, entry);
   }
-  const auto keep = [&](Source& source, const std::string& entry) {
-    source = {.entry = name + entry};
-    const std::string prefix = source.entry + "/";
+  const auto keep = [&](std::vector<Source>& sources, const char* kind) {
+    sources.clear();
+    const std::string prefix = name + kind;
     for (auto text = from.texts.lower_bound(prefix); text != from.texts.end() && text->first.starts_with(prefix);
-         ++text)
-      source.resumed.texts.insert(*text);
+         ++text) {
+      const std::string number =
+          text->first.substr(prefix.size(), text->first.find('/', prefix.size()) - prefix.size());
+      const std::size_t i = number.empty() ? 0 : std::stoul(number.substr(1)) - 1;
+      if (i >= sources.size()) sources.resize(i + 1);
+      sources[i].entry = prefix + number;
+      sources[i].resumed.texts.insert(*text);
+    }
   };
-  keep(train_source, kTrainSource);
-  keep(validation_source, kValidationSource);
+  keep(train_sources, kTrainSource);
+  keep(validation_sources, kValidationSource);
 }
 
 std::optional<CheckpointEntry> Loop::Impl::checkpoint_to_resume() const {
@@ -133,7 +160,7 @@ std::optional<CheckpointEntry> Loop::Impl::checkpoint_to_resume() const {
     const bool is_asked = path.empty() ? options.resume.is_wanted() || callback->always_resumes()
                                        : is_same_folder(callback->folder(), path);
     if (!is_asked) continue;
-    auto newest = callback->newest();
+    auto newest = callback->newest(strategy);
     if (newest && (!found || newest->step > found->step)) found = std::move(newest);
   }
   if (found || path.empty()) return found;
@@ -191,9 +218,30 @@ void Loop::Impl::require_place(detail::PassSource& batches) const {
            "the batches before its position again, which may not be the same"});
 }
 
-bool Loop::Impl::resume_source(Source& source, detail::PassSource& batches) {
+void Loop::Impl::use(Source& source, detail::PassSource& batches) {
+  if (source.batches != nullptr) source.replaced.push_back(source.batches->number());
+  if (wants_places() && std::ranges::find(source.replaced, batches.number()) != source.replaced.end()) {
+    throw FailedPrecondition(
+        errors::kCheckpoint,
+        {.what = "different datasets take turns from epoch to epoch, and a checkpoint keeps the "
+                 "position in one for each pass of an epoch",
+         .where = lockstep::str("epoch ", training.epoch + 1, " of ", training.epochs),
+         .help = "use the same datasets in the same order in every epoch, or set .inexact_resume = "
+                 "true"});
+  }
+  source.batches = batches.shared_from_this();
   const Snapshot resumed = std::exchange(source.resumed, {});
-  return batches.restore(strategy, resumed, source.entry);
+  source.is_resumed = batches.restore(strategy, resumed, source.entry);
+}
+
+Loop::Impl::Source& Loop::Impl::source_of(bool of_training, const detail::PassSource& batches) {
+  std::vector<Source>& sources = of_training ? train_sources : validation_sources;
+  for (Source& source : sources) {
+    if (source.batches.get() == &batches) return source;  // a second pass of the epoch over the same ones
+  }
+  const auto i = static_cast<std::size_t>(of_training ? done.trainings : done.validations);
+  if (i >= sources.size()) sources.resize(i + 1);
+  return sources[i];
 }
 
 std::unique_ptr<Stateful> Loop::Impl::make_state() {

@@ -99,7 +99,7 @@ TEST(Loop, PrintsSelfContainedLinesIntoAPipe) {
     EXPECT_EQ(line.substr(0, 6), "Epoch ") << line;
     EXPECT_NE(line.find("/step - accuracy: "), line.npos) << line;
   }
-  EXPECT_EQ(count, 12) << out.str();
+  EXPECT_EQ(count, 2) << "one for a fast epoch:\n" << out.str();
   EXPECT_NE(out.str().find("Epoch 2/2: 6/6 (100%) "), std::string::npos) << out.str();
   EXPECT_NE(out.str().find(" - val_accuracy: "), std::string::npos);
 }

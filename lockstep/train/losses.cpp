@@ -4,6 +4,8 @@
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/l1_loss.h>
+#include <ATen/ops/max.h>
+#include <ATen/ops/min.h>
 #include <ATen/ops/mse_loss.h>
 
 #include "lockstep/base/error.h"
@@ -23,11 +25,42 @@ void require_one_shape(const char* loss, const at::Tensor& output, const at::Ten
                                  "would compare every row with every other"});
 }
 
+/// Class numbers [rows, ...], or probabilities of the output's shape.
+void require_classes_or_probabilities(const at::Tensor& output, const at::Tensor& target) {
+  const bool is_probability = target.is_floating_point() && output.sizes() == target.sizes();
+  const bool are_integers = target.scalar_type() == at::kLong || target.scalar_type() == at::kByte;
+  if (is_probability || (are_integers && output.dim() >= 2 && target.dim() == output.dim() - 1)) return;
+  throw InvalidArgument(
+      errors::kShape,
+      {.what = "cross_entropy needs scores [rows, classes, ...] and class numbers [rows, ...] as int64",
+       .where = "losses::cross_entropy",
+       .seen =
+           lockstep::str("output of shape ", output.sizes(), ", target of ", target.scalar_type(), " ", target.sizes()),
+       .help = "convert the labels once, before the dataset is made: labels.to(torch::kLong), with squeeze(1) for a "
+               "column; for yes and no with one score, use binary_cross_entropy, and for numbers mse"});
+}
+
+/// On a CPU LibTorch throws if a class number is too large; a GPU cannot.
+at::Tensor cross_entropy_of(const at::Tensor& output, const at::Tensor& target, double smoothing) {
+  require_classes_or_probabilities(output, target);
+  try {
+    return at::cross_entropy_loss(output, target, {}, at::Reduction::None, -100, smoothing);
+  } catch (const c10::IndexError&) {
+    throw InvalidArgument(errors::kShape,
+                          {.what = lockstep::str("class numbers must be from 0 to ", output.size(1) - 1,
+                                                 ", because the model returns ", output.size(1), " scores"),
+                           .where = "losses::cross_entropy",
+                           .seen = lockstep::str("targets from ", target.min().item<std::int64_t>(), " to ",
+                                                 target.max().item<std::int64_t>()),
+                           .help = "give the model's last layer an output for each class, and count classes from 0"});
+  }
+}
+
 }  // namespace
 
 Loss cross_entropy(const CrossEntropyOptions& options) {
   return [smoothing = options.label_smoothing](const at::Tensor& output, const at::Tensor& target) {
-    return at::cross_entropy_loss(output, target, {}, at::Reduction::None, -100, smoothing);
+    return cross_entropy_of(output, target, smoothing);
   };
 }
 
@@ -54,9 +87,51 @@ Loss mae() {
 
 }  // namespace losses
 
-at::Tensor detail::row_losses(const Loss& loss, const at::Tensor& output, const at::Tensor& target) {
-  const at::Tensor losses = loss(output, target);
-  if (losses.defined() && losses.dim() > 0 && losses.size(0) == output.size(0))
+at::Tensor Loss::operator()(const at::Tensor& output, const at::Tensor& target) const {
+  const detail::AnyRef both[] = {detail::AnyRef(output), detail::AnyRef(target)};
+  if (f_.takes(both)) return f_(both);
+  throw InvalidArgument(errors::kStructure,
+                        {.what = lockstep::str("the loss takes ", detail::names_of_types(f_.types()),
+                                               ", and was called with two tensors"),
+                         .where = "train::Loss",
+                         .help = "call it with values of its own types"});
+}
+
+at::Tensor Loss::operator()(const detail::Prediction& prediction) const {
+  const detail::AnyRef of_batch[] = {prediction.output, prediction.batch.whole};
+  const detail::AnyRef of_target[] = {prediction.output,
+                                      prediction.target != nullptr ? *prediction.target : prediction.batch.whole};
+  const bool is_tensor_alone = prediction.target == nullptr && prediction.batch.whole.is<at::Tensor>();
+  if (!is_tensor_alone && f_.takes(of_target)) return f_(of_target);
+  if (!is_tensor_alone && f_.takes(of_batch)) return f_(of_batch);
+  if (is_tensor_alone || (prediction.target == nullptr && prediction.batch.fields.size() == 1)) {
+    throw InvalidArgument(
+        errors::kStructure,
+        {.what = "a batch must have an input and a target for the default training step",
+         .where = "train::Model",
+         .seen = lockstep::str("a batch that is one ", lockstep::type_name(prediction.batch.whole.type())),
+         .help = "map the dataset to pairs of input and target, for an autoencoder of the input twice; or give "
+                 "model.set_train_step a step of your own"});
+  }
+  throw InvalidArgument(
+      errors::kStructure,
+      {.what =
+           lockstep::str("the loss takes ", detail::names_of_types(f_.types()), ", and must take the output and the ",
+                         prediction.target != nullptr ? "target, or the output and the batch" : "batch"),
+       .where = "the loss of a train::Model",
+       .seen = lockstep::str("output: ", lockstep::type_name(prediction.output.type()),
+                             ", batch: ", lockstep::type_name(prediction.batch.whole.type()), " with the fields ",
+                             detail::names_of_types(prediction.batch.fields)),
+       .help =
+           lockstep::str("give the model .loss = [](const ", lockstep::type_name(prediction.output.type()),
+                         "& output, const ", lockstep::type_name(prediction.batch.whole.type()), "& mine) { ... }")});
+}
+
+at::Tensor detail::row_losses(const Loss& loss, const Prediction& prediction) {
+  const at::Tensor losses = loss(prediction);
+  const bool is_tensor = prediction.output.is<at::Tensor>() && prediction.output.as<at::Tensor>().dim() > 0;
+  const std::int64_t rows = is_tensor ? prediction.output.as<at::Tensor>().size(0) : prediction.batch.rows;
+  if (losses.defined() && losses.dim() > 0 && losses.size(0) == rows)
     return losses.dim() == 1 ? losses : losses.flatten(1).mean(1);
   const std::string got = !losses.defined()   ? "an undefined tensor"
                           : losses.dim() == 0 ? "a single number, a mean or a sum already"
@@ -65,7 +140,8 @@ at::Tensor detail::row_losses(const Loss& loss, const at::Tensor& output, const 
       errors::kShape,
       {.what = lockstep::str("the loss must return one value for each row, got ", got),
        .where = "the loss of a train::Model",
-       .seen = lockstep::str("output of shape ", output.sizes()),
+       .seen = is_tensor ? lockstep::str("output of shape ", prediction.output.as<at::Tensor>().sizes())
+                         : lockstep::str("a batch of ", counted(rows, "row")),
        .help =
            "compute it with reduction None, as ls::train::losses do: the loop divides by the rows of all replicas"});
 }

@@ -3,13 +3,47 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <type_traits>
+#include <utility>
 
 #include "lockstep/base/export.h"
+#include "lockstep/train/batch_parts.h"
+#include "lockstep/train/typed_function.h"
 
 namespace lockstep::train {
 
-/// One loss for each row of the output: [rows], or [rows, ...] of which each row counts as its mean.
-using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+/// One loss for each row: [rows], or [rows, ...] of which each row counts as its mean. A function of what the network's forward
+/// returns and of the target, which is the last field of a batch, or of the whole batch.
+///
+///     .loss = [](const Tensor& output, const Tensor& target) { ... }
+///     .loss = [](const VaeOutput& output, const Images& mine) { ... }
+class LOCKSTEP_EXPORT Loss {
+ public:
+  Loss() = default;
+  template <class F>
+    requires(!std::is_same_v<std::remove_cvref_t<F>, Loss>)
+  Loss(F f) {  // NOLINT(google-explicit-constructor)
+    using Parameters = typename decltype(detail::parameters_of<F>())::type;
+    constexpr bool kIsLoss = detail::length_v<Parameters> == 2 && detail::is_callable_with_v<F, Parameters>;
+    static_assert(kIsLoss,
+                  "a loss must be a function of two values whose types are written out: "
+                  "[](const Output& output, const Target& target) { return one value for each row; }");
+    if constexpr (kIsLoss) f_ = {std::move(f), Parameters()};
+  }
+  /// None, if the function is empty.
+  template <class R, class... A>
+  Loss(std::function<R(A...)> f) {  // NOLINT(google-explicit-constructor)
+    if (f) *this = Loss([f = std::move(f)](const std::remove_cvref_t<A>&... values) { return f(values...); });
+  }
+
+  explicit operator bool() const { return static_cast<bool>(f_); }
+  at::Tensor operator()(const at::Tensor& output, const at::Tensor& target) const;
+  /// Throws InvalidArgument if it takes other types.
+  at::Tensor operator()(const detail::Prediction& prediction) const;
+
+ private:
+  detail::TypedFunction<at::Tensor> f_;
+};
 
 /// Losses with one value for each row, for `Model` and for loops of your own.
 namespace losses {
@@ -29,7 +63,7 @@ LOCKSTEP_EXPORT Loss mae();
 namespace detail {
 
 /// What `loss` returns as one value for each row. Throws InvalidArgument for a loss that is a mean or a sum already.
-at::Tensor row_losses(const Loss& loss, const at::Tensor& output, const at::Tensor& target);
+at::Tensor row_losses(const Loss& loss, const Prediction& prediction);
 
 }  // namespace detail
 }  // namespace lockstep::train

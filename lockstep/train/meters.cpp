@@ -13,8 +13,14 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/strategy/detail/runs.h"
+#include "lockstep/strategy/detail/step_recorder.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/fail_together.h"
 #include "lockstep/strategy/replica_context.h"
+#include "lockstep/strategy/values_of_all.h"
+#include "lockstep/train/metrics/add.h"
+#include "lockstep/train/select.h"
 
 namespace lockstep::train {
 namespace {
@@ -56,21 +62,43 @@ bool holds_replicas_of(Strategy& strategy, const std::map<int, at::Tensor>& entr
   return ids == mine || ids == all;
 }
 
+/// What all replicas have together.
+at::Tensor all_of(const std::map<int, at::Tensor>& entry, bool gathers) {
+  std::vector<at::Tensor> parts;
+  for (const auto& [id, tensor] : entry) parts.push_back(tensor);
+  if (gathers) return at::cat(parts);
+  at::Tensor total = at::zeros_like(parts.at(0));
+  for (const at::Tensor& part : parts) total.add_(part);
+  return total;
+}
+
+const GatheredMetric* gathered(const Metric& metric) {
+  return dynamic_cast<const GatheredMetric*>(&detail::measuring(metric));
+}
+
+/// What is kept would grow only once.
+void refuse_if_recording(const Strategy& strategy, const std::string& metric) {
+  const auto* const recorder = lockstep::detail::StrategyAccess::runs(strategy).recorder;
+  if (recorder != nullptr && recorder->is_recording())
+    throw lockstep::detail::CannotRecord("metric \"" + metric + "\" keeps all examples");
+}
+
 }  // namespace
 
 Meters::Meters(Strategy& strategy, std::vector<MetricPtr> metrics)
     : strategy_(&strategy), metrics_(std::move(metrics)) {
   require_different_names(metrics_);
   replicas_.resize(static_cast<std::size_t>(strategy.num_local_replicas()));
+  kept_.resize(replicas_.size());
 }
 
-Meters::Sums& Meters::mine() {
+std::size_t Meters::my_index() const {
   const ReplicaContext& replica = get_replica_context();
   if (&replica.strategy() != strategy_) {
     throw FailedPrecondition(errors::kMixedStrategies, {.what = "meters belong inside the run of their own strategy",
                                                         .help = "make meters with the strategy that calls run"});
   }
-  return replicas_[static_cast<std::size_t>(replica.local_index())];
+  return static_cast<std::size_t>(replica.local_index());
 }
 
 at::Tensor& Meters::slot(Sums& sums, const std::string& name, std::int64_t count) const {
@@ -82,9 +110,39 @@ at::Tensor& Meters::slot(Sums& sums, const std::string& name, std::int64_t count
 
 void Meters::add(const at::Tensor& output, const at::Tensor& target) {
   const at::NoGradGuard no_grad;
-  Sums& sums = mine();
   const at::Tensor seen = output.detach();
-  for (const MetricPtr& metric : metrics_) metric->add(slot(sums, metric->name(), metric->sums()), seen, target);
+  for (const MetricPtr& metric : metrics_) add_measured(*metric, detail::measured_of(*metric, seen, target));
+}
+
+void Meters::add(const detail::Prediction& prediction) {
+  const at::NoGradGuard no_grad;
+  for (const MetricPtr& metric : metrics_) add_measured(*metric, detail::measured_of(*metric, prediction));
+}
+
+void Meters::add_measured(const Metric& metric, const detail::Selected& of) {
+  Sums& sums = replicas_[my_index()];
+  if (const GatheredMetric* const all = gathered(metric))
+    keep(*all, of.output, of.target);
+  else
+    detail::measuring(metric).add(slot(sums, metric.name(), metric.sums()), of.output, of.target);
+}
+
+void Meters::keep(const GatheredMetric& metric, const at::Tensor& output, const at::Tensor& target) {
+  refuse_if_recording(*strategy_, metric.name());
+  at::Tensor examples = metric.keep(output.detach(), target);
+  if (examples.dim() != 2 || examples.size(1) != metric.columns()) {
+    throw InvalidArgument(errors::kStructure,
+                          {.what = lockstep::str("metric \"", metric.name(), "\" keeps ", metric.columns(),
+                                                 " numbers of each example, got a tensor ", examples.sizes()),
+                           .help = "return a tensor [examples, columns] from its keep"});
+  }
+  kept_[my_index()][metric.name()].push_back(std::move(examples));
+}
+
+at::Tensor Meters::kept_by(std::size_t k, const GatheredMetric& metric) const {
+  const auto kept = kept_[k].find(metric.name());
+  if (kept == kept_[k].end() || kept->second.empty()) return at::zeros({0, metric.columns()}, at::kDouble);
+  return at::cat(kept->second).cpu().to(at::kDouble);
 }
 
 void Meters::add_mean(const std::string& name, const at::Tensor& values) {
@@ -94,15 +152,16 @@ void Meters::add_mean(const std::string& name, const at::Tensor& values) {
     throw InvalidArgument(errors::kBadOption, {.what = str("a metric and a mean have the name \"", name, "\""),
                                                .help = "give the metric another .name"});
   }
-  at::Tensor& sums = slot(mine(), name, 2);
-  sums.select(0, 0).add_(values.detach().sum(at::kDouble));
-  sums.select(0, 1).add_(values.numel());
+  const at::Tensor& sums = slot(replicas_[my_index()], name, 2);
+  metrics::add_sum(sums, 0, values);
+  metrics::add_number(sums, 1, static_cast<double>(values.numel()));
 }
 
 void Meters::reset() {
   for (Sums& sums : replicas_) {
     for (auto& [name, tensor] : sums) tensor.zero_();  // where it is: a recorded step adds to this memory
   }
+  for (Kept& kept : kept_) kept.clear();
 }
 
 void Meters::require_same_names() const {
@@ -141,8 +200,18 @@ Logs Meters::values() {
     return PerReplica<Sums>(replicas_);
   });
   last_sums_.clear();
-  if (replicas_[0].empty() && strategy_->num_workers() == 1) return {};
-  return finish(strategy_->reduce(ReduceOp::Sum, parts), last_sums_, /*of_all_workers=*/true);
+  Logs logs;
+  if (!replicas_[0].empty() || strategy_->num_workers() > 1)
+    logs = finish(strategy_->reduce(ReduceOp::Sum, parts), last_sums_, /*of_all_workers=*/true);
+  for (const MetricPtr& metric : metrics_) {
+    const GatheredMetric* const all = gathered(*metric);
+    if (all == nullptr) continue;
+    std::vector<at::Tensor> mine;
+    for (std::size_t k = 0; k < kept_.size(); ++k) mine.push_back(kept_by(k, *all));
+    const at::Tensor examples = at::cat(lockstep::detail::of_all_replicas(*strategy_, mine)).contiguous();
+    if (examples.size(0) > 0) logs[all->name()] = all->value_of(examples);
+  }
+  return logs;
 }
 
 Logs Meters::values_here() const {
@@ -163,6 +232,10 @@ void Meters::capture(Snapshot& into, const std::string& name) const {
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
     const int id = strategy_->replica_context(static_cast<int>(k)).replica_id_in_sync_group();
     for (const auto& [metric, tensor] : replicas_[k]) into.by_replica[name + "/" + metric][id] = tensor.cpu().clone();
+    for (const MetricPtr& metric : metrics_) {
+      if (const GatheredMetric* const all = gathered(*metric))
+        into.by_replica[name + "/" + all->name()][id] = kept_by(k, *all).clone();
+    }
   }
 }
 
@@ -170,8 +243,19 @@ void Meters::check(const Snapshot& from, const std::string& name) const {
   for (const MetricPtr& metric : metrics_) {
     const auto entry = from.by_replica.find(name + "/" + metric->name());
     if (entry == from.by_replica.end()) continue;  // nothing was added before it was captured
+    const GatheredMetric* const all = gathered(*metric);
     for (const auto& [id, tensor] : entry->second) {
-      if (tensor.numel() == metric->sums()) continue;
+      if (all != nullptr ? tensor.dim() == 2 && tensor.size(1) == all->columns()
+                         : tensor.dim() == 1 && tensor.numel() == metric->sums())
+        continue;
+      if (all != nullptr || tensor.dim() != 1) {
+        throw InvalidArgument(
+            errors::kSavedState,
+            {.what = str("metric \"", metric->name(), "\" is one of ", all != nullptr ? "all examples" : "sums",
+                         ", and that of the snapshot is not"),
+             .where = name,
+             .help = "make the metric with the options that it had when the snapshot was taken"});
+      }
       throw InvalidArgument(errors::kSavedState,
                             {.what = str("metric \"", metric->name(), "\" has ", metric->sums(),
                                          " sums, and the snapshot ", tensor.numel()),
@@ -184,22 +268,33 @@ void Meters::check(const Snapshot& from, const std::string& name) const {
 void Meters::restore(const Snapshot& from, const std::string& name) {
   check(from, name);
   std::vector<Sums> restored(replicas_.size());
+  std::vector<Kept> kept(replicas_.size());
+  std::set<std::string> gathering;
+  for (const MetricPtr& metric : metrics_) {
+    if (gathered(*metric) != nullptr) gathering.insert(metric->name());
+  }
   const std::string prefix = name + "/";
   for (auto entry = from.by_replica.lower_bound(prefix);
        entry != from.by_replica.end() && entry->first.starts_with(prefix); ++entry) {
     const std::string metric = entry->first.substr(prefix.size());
-    at::Tensor total = at::zeros_like(entry->second.begin()->second);
-    for (const auto& [id, tensor] : entry->second) total.add_(tensor);
+    const bool gathers = gathering.contains(metric);
+    if (!gathers && entry->second.begin()->second.dim() != 1) continue;  // of a metric that there was
+    at::Tensor total = all_of(entry->second, gathers);
     const bool is_mine = holds_replicas_of(*strategy_, entry->second);
     for (std::size_t k = 0; k < restored.size(); ++k) {
       const ReplicaContext& replica = strategy_->replica_context(static_cast<int>(k));
       const int id = replica.replica_id_in_sync_group();
-      // The sums of another number of replicas all go to the first one.
-      const at::Tensor value = is_mine ? entry->second.at(id) : id == 0 ? total : at::zeros_like(total);
-      restored[k][metric] = value.clone().to(replica.device());
+      // What another number of replicas had all goes to the first one.
+      const at::Tensor none = gathers ? total.slice(0, 0, 0) : at::zeros_like(total);
+      const at::Tensor value = (is_mine ? entry->second.at(id) : id == 0 ? total : none).clone().to(replica.device());
+      if (gathers)
+        kept[k][metric] = {value};
+      else
+        restored[k][metric] = value;
     }
   }
   replicas_ = std::move(restored);
+  kept_ = std::move(kept);
 }
 
 }  // namespace lockstep::train

@@ -14,7 +14,12 @@
 
 namespace lockstep::train {
 
-/// The sums of metrics, kept by each replica on its device until they are read.
+namespace detail {
+struct Prediction;
+struct Selected;
+}  // namespace detail
+
+/// The sums of metrics, or what they keep of each example, on each replica's device until they are read.
 ///
 ///     ls::train::Meters meters(strategy, {ls::train::metrics::accuracy()});
 ///     strategy.run([&](const Digits& mine) {
@@ -31,6 +36,7 @@ class LOCKSTEP_EXPORT Meters final : public Stateful {
 
   /// Adds a batch to every metric.
   void add(const at::Tensor& output, const at::Tensor& target);
+  void add(const detail::Prediction& prediction);
   /// Adds to the mean `name`, in which each element of `values` counts once, such as one loss for each row. Every replica
   /// names the same means.
   void add_mean(const std::string& name, const at::Tensor& values);
@@ -41,7 +47,7 @@ class LOCKSTEP_EXPORT Meters final : public Stateful {
   void reset();
   /// Over all replicas of all workers, without what no rows were added to. Every worker must call it; waits for the devices once.
   Logs values();
-  /// Over the replicas of this worker; NaN where they had no rows.
+  /// Over the replicas of this worker; NaN where they had no rows. Without metrics that gather all examples.
   Logs values_here() const;
   /// The sums behind the last `values()`, by metric or mean.
   const std::map<std::string, std::vector<double>>& sums() const { return last_sums_; }
@@ -53,9 +59,14 @@ class LOCKSTEP_EXPORT Meters final : public Stateful {
   void check(const Snapshot& from, const std::string& name) const override;
 
  private:
-  using Sums = std::map<std::string, at::Tensor>;  ///< float64, by metric or mean
+  using Sums = std::map<std::string, at::Tensor>;               ///< float64, by metric or mean
+  using Kept = std::map<std::string, std::vector<at::Tensor>>;  ///< of each batch, by metric that gathers
 
-  Sums& mine();
+  std::size_t my_index() const;
+  void add_measured(const Metric& metric, const detail::Selected& of);
+  void keep(const GatheredMetric& metric, const at::Tensor& output, const at::Tensor& target);
+  /// All that replica `k` has kept, on the CPU in float64.
+  at::Tensor kept_by(std::size_t k, const GatheredMetric& metric) const;
   at::Tensor& slot(Sums& sums, const std::string& name, std::int64_t count) const;
   Logs finish(const Sums& total, std::map<std::string, std::vector<double>>& sums, bool of_all_workers) const;
   void require_same_names() const;
@@ -63,6 +74,7 @@ class LOCKSTEP_EXPORT Meters final : public Stateful {
   Strategy* strategy_;
   std::vector<MetricPtr> metrics_;
   std::vector<Sums> replicas_;  ///< of this process
+  std::vector<Kept> kept_;      ///< likewise
   std::map<std::string, std::vector<double>> last_sums_;
 };
 

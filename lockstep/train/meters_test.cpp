@@ -1,10 +1,12 @@
 #include "lockstep/train/meters.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -90,6 +92,63 @@ TEST(Meters, ContinueFromASnapshotOnAnyNumberOfReplicas) {
     strategy.run([&] { after.add_mean("loss", at::zeros({0})); });
     EXPECT_EQ(after.values(), expected) << replicas;
   }
+}
+
+/// The median of the outputs, which no sums give.
+struct Median final : GatheredMetric {
+  explicit Median(std::int64_t columns = 1) : GatheredMetric("median", columns) {}
+  at::Tensor keep(const at::Tensor& output, const at::Tensor&) const override {
+    return output.reshape({-1, 1}).clone();
+  }
+  double value_of(const at::Tensor& examples) const override { return examples.median().item<double>(); }
+};
+
+TEST(Meters, GatherAllExamplesWhereAMetricNeedsThem) {
+  MirroredStrategy strategy(on_cpus(3));
+  Meters meters(strategy, {std::make_shared<Median>()});
+  EXPECT_TRUE(meters.values().empty());
+  const auto add = [&](const std::vector<float>& numbers) {
+    strategy.run([&] {
+      const at::Tensor mine = at::tensor(numbers).tensor_split(3)[static_cast<std::size_t>(my_id())];
+      meters.add(mine, mine);
+    });
+  };
+  add({5, 1, 100, 2});
+  add({3});
+  EXPECT_EQ(meters.values(), (Logs{{"median", 3}}));
+  EXPECT_EQ(meters.values(), (Logs{{"median", 3}})) << "reading changes nothing";
+  EXPECT_TRUE(meters.values_here().empty());
+  meters.reset();
+  EXPECT_TRUE(meters.values().empty());
+  add({7, 8});
+  EXPECT_EQ(meters.values().at("median"), 7);
+}
+
+TEST(Meters, ThatGatherContinueFromASnapshotOnAnyNumberOfReplicas) {
+  MirroredStrategy two(on_cpus(2));
+  Meters before(two, {std::make_shared<Median>()});
+  two.run([&] {
+    const at::Tensor mine = at::tensor(my_id() == 0 ? std::vector<float>{9, 1} : std::vector<float>{4});
+    before.add(mine, mine);
+  });
+  Snapshot snapshot;
+  before.capture(snapshot, "meters");
+  for (const int replicas : {1, 2, 3}) {
+    MirroredStrategy strategy(on_cpus(replicas));
+    Meters after(strategy, {std::make_shared<Median>()});
+    after.restore(snapshot, "meters");
+    EXPECT_EQ(after.values().at("median"), 4) << replicas;
+    strategy.run([&] { after.add(at::tensor({8.F, 8.F}), at::Tensor()); });
+    EXPECT_EQ(after.values().at("median"), 8) << replicas;
+  }
+  Meters of_sums(two, {metrics::custom("median", [](const at::Tensor& output, const at::Tensor&) { return output; })});
+  expect_error([&] { of_sums.restore(snapshot, "meters"); }, Code::InvalidArgument, errors::kSavedState,
+               {"metric \"median\" is one of sums, and that of the snapshot is not"});
+  Meters wide(two, {std::make_shared<Median>(2)});
+  expect_error([&] { wide.restore(snapshot, "meters"); }, Code::InvalidArgument, errors::kSavedState,
+               {"metric \"median\" is one of all examples"});
+  expect_error([&] { two.run([&] { wide.add(at::ones({3}), at::Tensor()); }); }, Code::InvalidArgument,
+               errors::kStructure, {"keeps 2 numbers of each example, got a tensor [3, 1]"});
 }
 
 TEST(Meters, OfOtherMetricsAreNotRestored) {

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -42,6 +43,31 @@ class LOCKSTEP_EXPORT Metric {
  private:
   std::string name_;
   std::int64_t sums_;
+};
+
+/// A number that sums cannot hold, because it depends on all examples together: on their order by score, for instance. Some numbers
+/// of each example are kept until it is read, so it is exact however the examples are spread.
+///
+/// Takes 4 or 8 bytes for each number on the replica's device until the epoch ends; then each worker has those of all workers in
+/// float64 on its CPU for a moment. It has no value while the epoch runs, and a step that adds to it is not recorded on a GPU.
+class LOCKSTEP_EXPORT GatheredMetric : public Metric {
+ public:
+  GatheredMetric(std::string name, std::int64_t columns) : Metric(std::move(name), 0), columns_(columns) {}
+
+  std::int64_t columns() const { return columns_; }  ///< numbers of each example
+
+  /// What to keep of one batch of one replica, which may have no rows: floating point, [examples, columns], in memory of its own.
+  /// Called as `add` is.
+  virtual at::Tensor keep(const at::Tensor& output, const at::Tensor& target) const = 0;
+  /// The value, from what was kept of all examples: float64 on the CPU. There is at least one.
+  virtual double value_of(const at::Tensor& examples) const = 0;
+
+  // It has no sums.
+  void add(const at::Tensor&, const at::Tensor&, const at::Tensor&) const final {}
+  double value(std::span<const double>) const final { return std::numeric_limits<double>::quiet_NaN(); }
+
+ private:
+  std::int64_t columns_;
 };
 
 using MetricPtr = std::shared_ptr<const Metric>;

@@ -1,6 +1,7 @@
 #include "lockstep/train/metrics.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/sin.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -54,6 +55,8 @@ MetricPtr metric_of(const std::string& name, const json& given) {
   if (name == "recall") return recall(class_options(given));
   if (name == "f_beta") return f_beta(class_options(given));
   if (name == "roc_auc" || name == "roc_auc_near") return auc({.thresholds = given.at("thresholds")});
+  if (name == "roc_auc_exact") return auc({.exact = true});
+  if (name == "pr_auc_exact") return auc({.curve = Curve::Pr, .exact = true});
   if (name == "pr_auc") return auc({.curve = Curve::Pr, .thresholds = given.at("thresholds")});
   if (name == "mse") return mse();
   if (name == "rmse") return rmse();
@@ -86,10 +89,44 @@ TEST(Metrics, AgreeWithScikitLearnForAnyNumberOfReplicas) {
       at::Tensor target = tensor_of(row["target"]);
       if (row["target"] == "truth") target = target.to(at::kFloat);
       add_all(strategy, meters, tensor_of(row["output"]), target);
-      const double tolerance = name == "roc_auc_near" ? 0.01 : 1e-6 * std::max(1.0, row["value"].get<double>());
+      const double tolerance = name == "roc_auc_near"        ? 0.01
+                               : name.ends_with("auc_exact") ? 1e-13
+                                                             : 1e-6 * std::max(1.0, row["value"].get<double>());
       EXPECT_NEAR(meters.values().at(metric->name()), row["value"].get<double>(), tolerance)
           << row.dump() << " on " << replicas << " replicas";
     }
+  }
+}
+
+TEST(Metrics, OfFewScoresOnTheCpuAreThoseOfLibTorchsOperators) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  at::Tensor scores = at::sin(at::arange(40 * 5, at::kDouble)).mul(4).round().div(4).view({40, 5});  // with equal ones
+  scores.select(0, 3).fill_(kNan);
+  scores.select(0, 4).select(0, 2).fill_(kNan);
+  scores.select(0, 5).fill_(-std::numeric_limits<double>::infinity());
+  const at::Tensor labels = at::arange(40).remainder(5);
+  MirroredStrategy strategy(on_cpus(1));
+  for (const int k : {1, 2, 4}) {
+    const auto value = [&](at::ScalarType type) {  // the loop takes float32 alone
+      Meters meters(strategy, {metrics::accuracy({.top_k = k})});
+      strategy.run([&] { meters.add(scores.to(type), labels); });
+      return meters.values().at("accuracy");
+    };
+    EXPECT_EQ(value(at::kFloat), value(at::kDouble)) << k;
+    EXPECT_GT(value(at::kFloat), 0);
+  }
+  for (const auto type : {at::kFloat, at::kDouble, at::kLong, at::kBool, at::kHalf}) {
+    const at::Tensor few = at::arange(9).remainder(4).to(type), many = few.repeat({1000});
+    Meters meters(strategy);
+    strategy.run([&] {
+      meters.add_mean("few", few);
+      meters.add_mean("many", many);
+      meters.add_mean("turned", few.view({3, 3}).t());
+    });
+    const Logs logs = meters.values();
+    EXPECT_DOUBLE_EQ(logs.at("few"), few.to(at::kDouble).mean().item<double>());
+    EXPECT_DOUBLE_EQ(logs.at("many"), logs.at("few"));
+    EXPECT_DOUBLE_EQ(logs.at("turned"), logs.at("few"));
   }
 }
 
@@ -110,6 +147,24 @@ TEST(Metrics, ABinnedAreaIsWithinItsBound) {
     negatives += sums[199 + bin];
   }
   EXPECT_LE(std::abs(area - exact), pairs / (2 * positives * negatives) + 1e-12);
+}
+
+TEST(Metrics, AnExactAreaTakesAnyScores) {
+  MirroredStrategy strategy(on_cpus(2));
+  const auto area = [&](const at::Tensor& scores, const metrics::AucOptions& options) {
+    Meters meters(strategy, {metrics::auc(options)});
+    add_all(strategy, meters, scores, tensor_of("truth"));
+    return meters.values().at("auc");
+  };
+  const at::Tensor chances = tensor_of("chances"), logits = chances.logit();
+  const double exact = area(chances, {.exact = true});
+  EXPECT_EQ(area(logits, {.from_logits = true, .exact = true}), exact);
+  EXPECT_EQ(area(chances.to(at::kDouble).mul(1e-9).add(7), {.exact = true}), exact)
+      << "scores that float32 cannot hold";
+  at::Tensor broken = chances.clone();
+  broken[3] = std::nan("");
+  EXPECT_TRUE(std::isnan(area(broken, {.exact = true})));
+  EXPECT_TRUE(std::isnan(metrics::roc_area(std::vector<double>{1, 2}, std::vector<double>{0, 0})));
 }
 
 TEST(Metrics, ConfusionKeepsTheWholeMatrix) {

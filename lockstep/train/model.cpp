@@ -4,24 +4,23 @@
 #include <ATen/ops/cat.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/autocast.h"
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/loss.h"
+#include "lockstep/nn/open_window.h"
+#include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/outside_of_run.h"
+#include "lockstep/nn/sizes_of_losses.h"
 #include "lockstep/nn/state.h"
 
 namespace lockstep::train {
 namespace {
-
-[[noreturn]] void throw_no_target() {
-  throw InvalidArgument(
-      errors::kStructure,
-      {.what = "a batch must have an input and a target, two tensors, for the default training step",
-       .where = "train::Model",
-       .help = "map the dataset to a pair of tensors, or give model.set_train_step a step of your own"});
-}
 
 void require_loss(const Loss& loss) {
   if (loss) return;
@@ -32,60 +31,170 @@ void require_loss(const Loss& loss) {
                                     "give it a step of your own: model.set_train_step"});
 }
 
+/// Throws if `options` has one that only the default training step heeds.
+void require_step_heeds(const ModelOptions& options) {
+  const auto refuse = [](const char* option, const std::string& help) {
+    throw InvalidArgument(errors::kBadOption, {.what = lockstep::str("a step given to set_train_step does not use .",
+                                                                     option, " of the model"),
+                                               .where = "train::Model",
+                                               .help = lockstep::str("leave out .", option, ", and ", help)});
+  };
+  if (options.scaler != nullptr)
+    refuse("scaler",
+           "call optimizer.minimize(loss, scaler) in the step; .parts = {{\"scaler\", scaler}} of fit saves it");
+  if (options.accumulate.value_or(1) > 1) {
+    refuse("accumulate",
+           lockstep::str("call optimizer.set_accumulate(", *options.accumulate,
+                         ") before fit and ls::average_loss(losses, ", *options.accumulate, " * rows) in the step"));
+  }
+  if (options.autocast) refuse("autocast", "put an ls::Autocast guard into the step, and for evaluation into .forward");
+  if (options.channels_last)
+    refuse("channels_last", "call images.contiguous(at::MemoryFormat::ChannelsLast) in the step, and in .forward");
+}
+
+void require_positive(const std::optional<double>& value, const char* option) {
+  if (!value || (std::isfinite(*value) && *value > 0)) return;
+  throw InvalidArgument(errors::kBadOption, {.what = lockstep::str(option, " must be finite and > 0, got ", *value),
+                                             .where = "train::Model",
+                                             .help = "leave it out: gradients are then not clipped"});
+}
+
+/// Throws if the network has weights of images, and they are not in channels-last memory.
+void require_channels_last(const lockstep::detail::ModuleCore& network) {
+  for (const auto& parameter : network.parameters()) {
+    const at::Tensor& weight = parameter.leaves[0];
+    if (weight.dim() != 4 || weight.is_contiguous(at::MemoryFormat::ChannelsLast)) continue;
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = "channels_last needs a network whose weights are channels-last, too",
+                           .where = "train::Model",
+                           .seen = lockstep::str("parameter ", parameter.name, " of shape ", weight.sizes()),
+                           .help = "make the network so: strategy.make<Net>({.channels_last = true}, arguments...)"});
+  }
+}
+
 }  // namespace
 
 Model::Model(std::shared_ptr<lockstep::detail::ModuleCore> core, MirroredOptimizerBase optimizer, ModelOptions options,
-             Forward forward)
-    : core_(std::move(core)),
-      optimizer_(std::move(optimizer)),
-      options_(std::move(options)),
-      forward_(std::move(forward)) {}
-
-at::Tensor Model::output_of(const at::Tensor& input) const {
-  if (!input.defined()) throw_no_target();
-  return forward_(input);
+             Forward of_network)
+    : core_(std::move(core)), optimizer_(std::move(optimizer)), options_(std::move(options)) {
+  if (!options_.forward) options_.forward = std::move(of_network);
+  require_positive(options_.clip_norm, "clip_norm");
+  require_positive(options_.clip_value, "clip_value");
+  if (options_.accumulate && *options_.accumulate < 1) {
+    throw InvalidArgument(
+        errors::kBadOption,
+        {.what = lockstep::str("accumulate must be >= 1, got ", *options_.accumulate),
+         .where = "train::Model",
+         .help = "1 updates after every step; 4 updates after every fourth, with the gradients of four"});
+  }
+  if (options_.channels_last) require_channels_last(*core_);
+  if (options_.clip_norm) optimizer_.set_clip_global_norm(options_.clip_norm);
+  if (options_.clip_value) optimizer_.set_clip_value(options_.clip_value);
+  if (options_.accumulate) optimizer_.set_accumulate(*options_.accumulate);
 }
 
-void Model::default_train_step(const detail::InputAndTarget& batch, Meters& meters) {
-  if (!batch.target.defined()) throw_no_target();
+detail::AnyValue Model::output_of(const Forward::Input& input) const {
+  return options_.forward(input, options_.channels_last);
+}
+
+/// The share of this replica in the mean over the batch; in a window of `.accumulate`, in that of its batches.
+at::Tensor Model::average(const at::Tensor& losses) const {
+  const int batches = options_.accumulate.value_or(1);
+  if (batches == 1) return average_loss(losses);
+  const std::int64_t rows = std::max<std::int64_t>(lockstep::detail::count_losses(losses), 1);
+  return average_loss(losses, batches * rows);
+}
+
+void Model::default_train_step(const detail::BatchRefs& batch, Meters& meters) {
   require_loss(options_.loss);
-  at::Tensor output, losses;
+  const Forward::Input input = options_.forward.input_of(batch);
+  std::optional<detail::AnyValue> output;
+  at::Tensor losses;
   {
     std::optional<Autocast> autocast;
     if (options_.autocast) autocast.emplace(*options_.autocast);
-    output = output_of(batch.input);
-    losses = detail::row_losses(options_.loss, output, batch.target);
+    output = output_of(input);
+    losses = detail::row_losses(options_.loss, {output->ref(), input.target, batch});
   }
-  const at::Tensor loss = average_loss(losses);
+  const at::Tensor loss = average(losses);
   if (options_.scaler != nullptr)
     optimizer_.minimize(loss, *options_.scaler);
   else
     optimizer_.minimize(loss);
-  meters.add_mean("loss", losses.detach());
-  meters.add(output.detach(), batch.target);
+  meters.add_mean("loss", losses);
+  meters.add(detail::Prediction{output->ref(), input.target, batch});
 }
 
-void Model::evaluation_step(const detail::InputAndTarget& batch, Meters& meters) const {
-  if (!batch.target.defined()) throw_no_target();
+void Model::evaluation_step(const detail::BatchRefs& batch, Meters& meters) const {
+  const Forward::Input input = options_.forward.input_of(batch);
   const at::NoGradGuard no_grad;
   std::optional<Autocast> autocast;
   if (options_.autocast) autocast.emplace(*options_.autocast);
-  const at::Tensor output = output_of(batch.input);
-  if (options_.loss) meters.add_mean("loss", detail::row_losses(options_.loss, output, batch.target));
-  meters.add(output, batch.target);
+  const detail::AnyValue output = output_of(input);
+  const detail::Prediction prediction{output.ref(), input.target, batch};
+  if (options_.loss) meters.add_mean("loss", detail::row_losses(options_.loss, prediction));
+  meters.add(prediction);
 }
 
-at::Tensor Model::prediction_step(const detail::InputAndTarget& batch) const {
+detail::AnyValue Model::prediction_step(const detail::BatchRefs& batch) const {
   const at::NoGradGuard no_grad;
   std::optional<Autocast> autocast;
   if (options_.autocast) autocast.emplace(*options_.autocast);
-  return output_of(batch.input);
+  return output_of(options_.forward.input_of(batch));
 }
 
-at::Tensor Model::join_outputs(const std::vector<at::Tensor>& parts) const {
+void Model::require_output(const std::type_info& output) const {
+  if (!options_.forward || options_.forward.result() == output) return;
+  const std::string returned = lockstep::type_name(options_.forward.result());
+  throw InvalidArgument(errors::kStructure,
+                        {.what = lockstep::str("the model's forward returns ", returned, ", and predict was to return ",
+                                               lockstep::type_name(output)),
+                         .where = "predict",
+                         .help = lockstep::str("write model.predict<", returned, ">(batches)")});
+}
+
+void Model::require_rows(const at::Tensor& output, std::int64_t rows) {
+  if (output.defined() && output.dim() > 0 && output.size(0) == rows) return;
+  throw InvalidArgument(
+      errors::kShape,
+      {.what = "predict joins rows, and a tensor of the output does not have them in its first dimension",
+       .where = "predict",
+       .seen = lockstep::str(output.defined() ? lockstep::str("shape ", output.sizes()) : "an undefined tensor",
+                             " for ", counted(rows, "row")),
+       .help = "give the model a .forward that transposes such tensors or leaves them out"});
+}
+
+at::Tensor detail::joined(const std::vector<at::Tensor>& parts) {
   std::vector<at::Tensor> here;
   for (const at::Tensor& part : parts) here.push_back(part.cpu());
   return at::cat(here);
+}
+
+void detail::throw_other_structure(const std::string& first, const std::string& other) {
+  throw InvalidArgument(errors::kStructure,
+                        {.what = "the model's forward returned different structures for different batches",
+                         .where = "predict",
+                         .seen = lockstep::str(first, " and ", other),
+                         .help = "let it return the same number of tensors for each batch"});
+}
+
+void Model::finish_window() {
+  if (!options_.accumulate || !lockstep::detail::has_open_window(*optimizer_.core())) return;
+  const auto& settings = optimizer_.core()->settings;
+  strategy().run([&] {
+    optimizer_.reduce_gradients();
+    if (options_.scaler != nullptr && !optimizer_.unscale(*options_.scaler)) return;
+    if (settings.clip_global_norm) optimizer_.clip_global_norm(*settings.clip_global_norm);
+    if (settings.clip_value) optimizer_.clip_value(*settings.clip_value);
+    optimizer_.step();
+  });
+}
+
+void Model::note_capture(const std::string& reason) {
+  // On a GPU the captured step itself logs why.
+  if (reason != capture_reason_ && strategy().replica_context(0).device().is_cpu())
+    say_info(lockstep::str("fit runs training steps without a CUDA graph: ", reason));
+  capture_reason_ = reason;
 }
 
 void Model::require_outside_of_run(const char* operation) const {
@@ -130,6 +239,8 @@ void Model::leave_evaluation(const std::vector<bool>& modes) const {
     for (std::size_t m = 0; m < modules.size() && m < modes.size(); ++m) modules[m]->train(modes[m]);
   }
 }
+
+void Model::require_own_step_heeds_options() const { require_step_heeds(options_); }
 
 void Model::throw_other_batch() const {
   throw InvalidArgument(errors::kStructure,

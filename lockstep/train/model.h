@@ -10,13 +10,16 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/export.h"
 #include "lockstep/nn/mirrored_module.h"
 #include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/strategy/captured_step.h"
 #include "lockstep/train/batch_parts.h"
+#include "lockstep/train/forward.h"
 #include "lockstep/train/loop.h"
 #include "lockstep/train/losses.h"
 
@@ -27,6 +30,16 @@ struct ModelOptions {
   std::vector<MetricPtr> metrics = {};
   std::optional<at::ScalarType> autocast = {};  ///< computes forward and loss in this type
   GradScaler* scaler = nullptr;                 ///< for half precision; outlives the model
+  Forward forward = {};                         ///< in place of the network's own
+  /// Updates once per so many steps, with the gradients of all of them; each batch counts as one part of so many. The end of an
+  /// epoch updates with what there is.
+  std::optional<int> accumulate = {};
+  std::optional<double> clip_norm = {};   ///< all gradients together are shortened to this norm
+  std::optional<double> clip_value = {};  ///< each element of a gradient is limited to this size
+  /// Images reach the network in channels-last memory. Its weights must be, too: strategy.make<Net>({.channels_last = true}, ...).
+  bool channels_last = false;
+  /// On a GPU `fit` records the training step as a CUDA graph, if it can be (docs/gpu.md); `capture_reason` says why not.
+  bool capture = false;
 };
 
 template <class T>
@@ -72,16 +85,19 @@ struct StepArgument<R (C::*)(const T&)> : std::type_identity<T> {};
 ///                                             .metrics = {ls::train::metrics::accuracy()}});
 ///     auto history = model.fit(digits.shuffle(4096).batch(64), {.epochs = 5, .validation = held_out.batch(256)});
 ///
-/// Batches are pairs, structs of two tensors or torch::data examples: input and target. The weights have the same bits as after
-/// a loop by hand with `optimizer.minimize(ls::average_loss(losses))`. All calls belong outside of run; every worker makes them.
+/// A batch has an input and a target: a pair, a struct or a torch::data example. Both may be structures of tensors, as what the
+/// network's forward returns may be; then give the model a loss of these types (losses.h), and choose what metrics measure by
+/// `metrics::select`. The weights have the same bits as after a loop by hand with `optimizer.minimize(ls::average_loss(losses))`.
+/// All calls belong outside of run; every worker makes them.
 class LOCKSTEP_EXPORT Model {
  public:
   template <class M>
   Model(MirroredModule<M> net, MirroredOptimizerBase optimizer, ModelOptions options)
-      : Model(net.core(), std::move(optimizer), std::move(options),
-              [net](const at::Tensor& input) -> at::Tensor { return net.forward(input); }) {}
+      : Model(net.core(), std::move(optimizer), std::move(options), Forward(net)) {}
 
-  /// Replaces the training step: `f(const Batch&)` runs on each replica and returns StepLogs or nothing.
+  /// Replaces the training step: `f(const Batch&)` runs on each replica and returns StepLogs or nothing. It does itself what
+  /// `.scaler`, `.accumulate`, `.autocast` and `.channels_last` do in the default step; with one of them training throws
+  /// InvalidArgument.
   ///
   ///     model.set_train_step([&](const Rows& mine) {
   ///       auto losses = ...;
@@ -128,12 +144,14 @@ class LOCKSTEP_EXPORT Model {
     return evaluate(Batches<T>(dataset));
   }
 
-  /// The outputs for all rows, in their order, on the CPU of every worker.
-  template <class T>
-  at::Tensor predict(const Batches<T>& batches);
-  template <class T>
-  at::Tensor predict(const data::Dataset<T>& dataset) {
-    return predict(Batches<T>(dataset));
+  /// The outputs for all rows, in their order, on the CPU of every worker. A structure of tensors by its type:
+  ///
+  ///     const auto [image, mean] = model.predict<VaeOutput>(images);
+  template <class Output = at::Tensor, class T>
+  Output predict(const Batches<T>& batches);
+  template <class Output = at::Tensor, class T>
+  Output predict(const data::Dataset<T>& dataset) {
+    return predict<Output>(Batches<T>(dataset));
   }
 
   /// One training step with a batch that you have; returns its loss and metrics.
@@ -146,26 +164,32 @@ class LOCKSTEP_EXPORT Model {
   Strategy& strategy() const { return core_->strategy(); }
   MirroredOptimizerBase& optimizer() { return optimizer_; }
   const ModelOptions& options() const { return options_; }
+  /// With `.capture`: why the last training step was a plain run; empty if it was a CUDA graph.
+  const std::string& capture_reason() const { return capture_reason_; }
 
  private:
-  using Forward = std::function<at::Tensor(const at::Tensor&)>;
   Model(std::shared_ptr<lockstep::detail::ModuleCore> core, MirroredOptimizerBase optimizer, ModelOptions options,
-        Forward forward);
+        Forward of_network);
 
   // Inside run, on one replica.
-  void default_train_step(const detail::InputAndTarget& batch, Meters& meters);
-  void evaluation_step(const detail::InputAndTarget& batch, Meters& meters) const;
-  at::Tensor prediction_step(const detail::InputAndTarget& batch) const;
-  at::Tensor output_of(const at::Tensor& input) const;
+  void default_train_step(const detail::BatchRefs& batch, Meters& meters);
+  void evaluation_step(const detail::BatchRefs& batch, Meters& meters) const;
+  detail::AnyValue prediction_step(const detail::BatchRefs& batch) const;
+  detail::AnyValue output_of(const Forward::Input& input) const;
+  at::Tensor average(const at::Tensor& losses) const;
 
   void require_outside_of_run(const char* operation) const;
   static void require_interval(int validation_every);
+  void require_output(const std::type_info& output) const;
+  static void require_rows(const at::Tensor& output, std::int64_t rows);
   void prepare_training();
+  void finish_window();  ///< updates with what an open window of `.accumulate` has
+  void note_capture(const std::string& reason);
   std::vector<NamedState> all_parts(std::vector<NamedState> own);
   std::vector<bool> enter_evaluation() const;  ///< the modes to go back to
   void leave_evaluation(const std::vector<bool>& modes) const;
+  void require_own_step_heeds_options() const;
   [[noreturn]] void throw_other_batch() const;
-  at::Tensor join_outputs(const std::vector<at::Tensor>& parts) const;
 
   /// The training step for batches of T.
   template <class T>
@@ -186,8 +210,8 @@ class LOCKSTEP_EXPORT Model {
   std::shared_ptr<lockstep::detail::ModuleCore> core_;
   MirroredOptimizerBase optimizer_;
   ModelOptions options_;
-  Forward forward_;
   std::any train_step_;
+  std::string capture_reason_;
 };
 
 }  // namespace lockstep::train

@@ -39,7 +39,7 @@ ByHand train_by_hand(Training& t, const data::Dataset<Batch>& dataset, int epoch
                                  torch::full({}, losses.size(0), torch::kDouble)});
           },
           batch);
-      sums += t.strategy.reduce(ReduceOp::Sum, mine).cpu();
+      sums += t.strategy.reduce(ReduceOp::Sum, mine).to(sums.device());
     }
     result.losses.push_back((sums[0] / sums[2]).item<double>());
     result.accuracies.push_back((sums[1] / sums[2]).item<double>());

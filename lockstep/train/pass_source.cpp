@@ -1,5 +1,7 @@
 #include "lockstep/train/pass_source.h"
 
+#include <atomic>
+
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/detail/snapshot_entries.h"
 
@@ -9,7 +11,14 @@ namespace {
 constexpr const char* kTaken = "/taken";
 constexpr const char* kPosition = "/position";
 
+std::uint64_t next_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
 }  // namespace
+
+PassSource::PassSource() : number_(next_number()) {}
 
 void PassSource::capture(Snapshot& into, const std::string& name) {
   if (!taken_) return;

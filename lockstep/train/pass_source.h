@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,13 +12,20 @@
 namespace lockstep::train::detail {
 
 /// Passes over data, one step after the other, whatever the type of its batches; and the place in them, to continue from.
-class LOCKSTEP_EXPORT PassSource {
+class LOCKSTEP_EXPORT PassSource : public std::enable_shared_from_this<PassSource> {
  public:
+  PassSource();
   virtual ~PassSource() = default;
+
+  /// Different for each of them in this process.
+  std::uint64_t number() const { return number_; }
 
   virtual void start_pass(Strategy& strategy) = 0;
   /// Steps of a pass, if known.
   virtual std::optional<std::int64_t> steps(Strategy& strategy) = 0;
+
+  /// Returns when the next step could be had without waiting, or after `limit`; whether it could. True where that is not known.
+  virtual bool wait_for(std::chrono::milliseconds /*limit*/) { return true; }
 
   /// Why its place cannot be saved exactly, if so: "a torch::data loader".
   virtual std::optional<std::string> place_obstacle(Strategy& strategy) = 0;
@@ -33,6 +41,9 @@ class LOCKSTEP_EXPORT PassSource {
   virtual bool skip_step() = 0;  ///< false at the end of the pass
 
   std::optional<std::int64_t> taken_ = {};  ///< steps of the last pass; none before the first
+
+ private:
+  std::uint64_t number_;
 };
 
 }  // namespace lockstep::train::detail

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 
 #include "lockstep/train/checkpoint/errors.h"
@@ -77,6 +78,18 @@ TEST(Resume, ContinuesWithMoreEpochs) {
   options = second.options(SaveIn::kEnd);
   options.epochs = kEpochs + 1;
   expect_same(second.fit(options), expected, "one epoch more");
+}
+
+TEST(Resume, FromAnOlderCheckpointIfTheNewestIsDamaged) {
+  const Outcome expected = uninterrupted(2);
+  const TemporaryFolder folder;
+  Life first(2, folder), second(2, folder);
+  EXPECT_THROW(first.fit(first.options(SaveIn::kBatch, {.after_step = 8})), Killed);
+  const std::string newest = train::list_checkpoints(folder / "checkpoints").back().path;
+  std::filesystem::resize_file(newest + "/optimizer.safetensors", 100);
+  const LoggedLines lines;
+  expect_same(second.fit(second.options(SaveIn::kBatch)), expected, "from the step before");
+  EXPECT_EQ(lines.count(newest + " is not used: optimizer.safetensors has 100 bytes, "), 1);
 }
 
 TEST(Resume, StepsPerEpochContinueTheirPass) {

@@ -44,17 +44,21 @@ class LearningRate {
         set_([optimizer](double rate) mutable { optimizer.set_learning_rate(rate); }) {
     if constexpr (requires { lockstep::detail::has_open_window(*optimizer.core()); })
       has_open_window_ = [optimizer] { return lockstep::detail::has_open_window(*optimizer.core()); };
+    if constexpr (requires { optimizer.steps(); }) updates_ = [optimizer] { return optimizer.steps(); };
   }
 
   double get() const { return get_(); }
   void set(double rate) const { set_(rate); }
   /// Whether gradients wait for the rest of their window of `set_accumulate`.
   bool has_open_window() const { return has_open_window_ && has_open_window_(); }
+  /// Updates that it has made; -1 if it does not count them.
+  std::int64_t updates() const { return updates_ ? updates_() : -1; }
 
  private:
   std::function<double()> get_;
   std::function<void(double)> set_;
   std::function<bool()> has_open_window_ = {};
+  std::function<std::int64_t()> updates_ = {};
 };
 
 }  // namespace lockstep::train

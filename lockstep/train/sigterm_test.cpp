@@ -2,10 +2,15 @@
 #include <signal.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <thread>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/lives.h"
+#include "tests/support/logged_lines.h"
 
 namespace lockstep {
 namespace {
@@ -103,6 +108,68 @@ TEST(Sigterm, WaitsForTheEndOfAWindow) {
   const Outcome resumed = fit(folder, "");
   EXPECT_EQ(first_difference(resumed.weights, expected.weights), "");
   for (const char* name : {"loss", "val_loss"}) EXPECT_EQ(resumed.history.of(name), expected.history.of(name)) << name;
+}
+
+TEST(Sigterm, ActsWhileTheTrainingWaitsForABatch) {
+  const TemporaryFolder folder, other;
+  int ends = 0;
+  Outcome expected;
+  {
+    Life life(2, other);
+    expected = life.fit(options_of(life, validation_rows(), "", &ends));
+  }
+  // Reading the ninth batch takes until the training has ended.
+  std::atomic<int> read{0};
+  std::atomic<std::int64_t> steps{0};
+  std::atomic<bool> has_ended{false};
+  const auto pause_until = [&](const std::function<bool()>& is_over) {
+    for (int k = 0; k < 2000 && !is_over(); ++k) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  };
+  const auto batches = known_batches().map([&](const Batch& batch) {
+    if (++read == 9) {
+      pause_until([&] { return steps == 8; });
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the training waits by now
+      ::raise(SIGTERM);
+      pause_until([&] { return has_ended.load(); });
+    }
+    return batch;
+  });
+  {
+    Life life(2, folder);
+    auto options = options_of(life, validation_rows(), "", &ends);
+    options.on_sigterm = [&] { has_ended = true; };
+    options.callbacks.push_back(train::lambda({.batch_ends = [&](const train::Training& t) {
+      steps = t.step;
+      return train::Decision{};
+    }}));
+    options.verbose = train::Verbose::Silent;
+    life.training().model.fit(batches, options);
+    EXPECT_TRUE(has_ended);
+    EXPECT_EQ(life.training().optimizer.steps(), 8);
+  }
+  EXPECT_EQ(train::list_checkpoints(folder / "checkpoints").at(0).step, 8);
+  read = 100;
+  Life life(2, folder);
+  auto options = options_of(life, validation_rows(), "", &ends);
+  options.verbose = train::Verbose::Silent;
+  const train::History history = life.training().model.fit(batches, options);
+  EXPECT_EQ(history.epochs, expected.history.epochs);
+  EXPECT_EQ(first_difference(life.training().weights(), expected.weights), "");
+}
+
+TEST(Sigterm, SavesThoughTheCheckpointBeforeIsStillBeingWritten) {
+  for (int round = 0; round < 3; ++round) {
+    const TemporaryFolder folder;
+    int ends = 0;
+    Life life(1, folder);
+    auto options = options_of(life, validation_rows(), "step 8", &ends);
+    options.callbacks.push_back(train::model_checkpoint(
+        {.folder = folder / "busy", .every = {.steps = 1}, .checkpoints = {.leave_out_when_busy = true}}));
+    const LogSilence silence;  // of those that are left out
+    life.fit(options);
+    EXPECT_EQ(ends, 1);
+    EXPECT_EQ(train::list_checkpoints(folder / "busy").back().step, 8);
+  }
 }
 
 TEST(Sigterm, IsLeftToTheProgramWithoutCheckpoints) {

@@ -144,6 +144,15 @@ TEST(Timer, MeasuresEpochs) {
   }
 }
 
+TEST(Timer, RestartsWithASecondTraining) {
+  Training t(1);
+  const auto timer = std::make_shared<train::Timer>();
+  for (const int epochs : {2, 1}) {
+    t.fit(known_batches(), {.epochs = epochs, .callbacks = {timer}});
+    EXPECT_EQ(std::ssize(timer->epochs()), epochs);
+  }
+}
+
 TEST(Agreement, IsTheSameForAllWorkers) {
   using train::detail::Ballot;
   const Ballot all = train::detail::outcome(

@@ -7,12 +7,14 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/train/checkpoint_callback.h"
 #include "lockstep/train/exact_numbers.h"
 #include "lockstep/train/monitored.h"
+#include "lockstep/values/float_text.h"
 
 namespace lockstep::train {
 namespace {
@@ -45,7 +47,14 @@ class CheckpointWriting final : public detail::CheckpointCallback {
       last_step_ = 0;
       last_seconds_ = 0;
     }
-    lockstep::detail::do_on_chief(training.strategy, kind_, [&] { manager(); });
+    best_before_.reset();
+    is_new_best_ = false;
+    if (!is_sharded(training.strategy)) {
+      lockstep::detail::do_on_chief(training.strategy, kind_, [&] { manager(); });
+      return {};
+    }
+    lockstep::detail::do_on_chief(training.strategy, kind_, [&] { sharded_manager(training.strategy); });
+    sharded_manager(training.strategy).require_shared_folder();
     return {};
   }
   Decision batch_ends(const Training& training) override {
@@ -63,14 +72,15 @@ class CheckpointWriting final : public detail::CheckpointCallback {
   void save(const Training& training) override {
     last_step_ = training.step;
     last_seconds_ = training.seconds;
-    Snapshot snapshot = gather(training.strategy, capture(training.strategy, training.parts));
-    lockstep::detail::do_on_chief(training.strategy, kind_,
-                                  [&] { manager().save(training.step, std::move(snapshot), scores_); });
+    const bool was_new_best = std::exchange(is_new_best_, false);
+    // Without .sharded only the chief knows that one was left out. All save if one worker asks for it.
+    if (!write(training) && was_new_best) best_ = best_before_;
   }
   Decision train_ends(const Training& training) override {
     finish(training.strategy);
-    if (!training.strategy.is_chief()) return {};
+    if (training.strategy.is_chief()) report();
     manager_.reset();  // another training may write to the folder now
+    if (!training.strategy.is_chief()) return {};
     if (delete_at_end_) {
       for (const CheckpointEntry& entry : list_checkpoints(options_.folder)) detail::remove_checkpoint(entry.path);
     }
@@ -92,9 +102,14 @@ class CheckpointWriting final : public detail::CheckpointCallback {
 
   const std::string& folder() const override { return options_.folder; }
   bool always_resumes() const override { return is_backup_; }
-  std::optional<CheckpointEntry> newest() override { return manager().resume(); }
+  std::optional<CheckpointEntry> newest(Strategy& strategy) override {
+    return (is_sharded(strategy) ? sharded_manager(strategy) : manager()).resume();
+  }
   void finish(const Strategy& strategy) override {
-    lockstep::detail::do_on_chief(strategy, kind_, [&] { manager().wait(); });
+    lockstep::detail::do_on_chief(strategy, kind_, [&] {
+      if (manager_) manager_->wait();
+    });
+    if (manager_) manager_->wait();  // a worker's part, which the chief has
   }
 
  private:
@@ -104,8 +119,44 @@ class CheckpointWriting final : public detail::CheckpointCallback {
     const double value = detail::monitored(kind_, best_metric(), logs);
     const bool is_better =
         !best_ || std::isnan(*best_) || (options_.checkpoints.keep.highest_is_best ? value > *best_ : value < *best_);
-    if (is_better) best_ = value;
+    if (is_better) {
+      if (!is_new_best_) best_before_ = best_;
+      is_new_best_ = true;
+      best_ = value;
+    }
     return is_better;
+  }
+
+  /// False on the chief, and with .sharded on every worker, if the checkpoint was left out.
+  bool write(const Training& training) {
+    if (is_sharded(training.strategy))
+      return sharded_manager(training.strategy)
+          .save(training.step, capture(training.strategy, training.parts), scores_);
+    Snapshot snapshot = gather(training.strategy, capture(training.strategy, training.parts));
+    bool is_saved = true;
+    lockstep::detail::do_on_chief(training.strategy, kind_,
+                                  [&] { is_saved = manager().save(training.step, std::move(snapshot), scores_); });
+    return is_saved;
+  }
+
+  bool is_sharded(const Strategy& strategy) const { return options_.checkpoints.sharded && strategy.num_workers() > 1; }
+  /// Every worker has one.
+  CheckpointManager& sharded_manager(Strategy& strategy) {
+    if (!manager_) manager_ = std::make_unique<CheckpointManager>(strategy, options_.folder, options_.checkpoints);
+    return *manager_;
+  }
+  /// What the disk has cost this training.
+  void report() const {
+    if (!manager_) return;
+    constexpr double kNotableSeconds = 5;
+    if (manager_->left_out() > 0)
+      say_info(lockstep::str(name(), ": ", counted(manager_->left_out(), "checkpoint"),
+                             " left out, because the one before was still being written"));
+    if (manager_->waited_seconds() > kNotableSeconds)
+      say_info(lockstep::str(name(), ": the training has waited ",
+                             float_text(static_cast<float>(std::round(manager_->waited_seconds() * 10) / 10)),
+                             " s for checkpoints that were still being written; .leave_out_when_busy leaves out those "
+                             "that come too soon"));
   }
 
   CheckpointManager& manager() {
@@ -116,10 +167,12 @@ class CheckpointWriting final : public detail::CheckpointCallback {
   const char* kind_;
   ModelCheckpointOptions options_;
   bool is_backup_, delete_at_end_;
-  std::unique_ptr<CheckpointManager> manager_;  ///< of the chief, while a training runs
+  std::unique_ptr<CheckpointManager> manager_;  ///< of the chief, or of each worker, while a training runs
   Logs scores_;                                 ///< of the epoch that has ended, until the next step
   std::optional<double> best_;
-  std::int64_t last_step_ = 0;  ///< of the last checkpoint
+  std::optional<double> best_before_;  ///< until the checkpoint of a new best is saved
+  bool is_new_best_ = false;           ///< not yet saved
+  std::int64_t last_step_ = 0;         ///< of the last checkpoint
   double last_seconds_ = 0;
 };
 

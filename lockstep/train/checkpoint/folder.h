@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/export.h"
@@ -55,6 +56,9 @@ void remove_unfinished(const std::string& folder);
 /// ResourceExhausted, before anything is written, if the disk of `folder` has less space than `bytes`.
 void require_free_space(const std::string& folder, std::uint64_t bytes);
 
+/// The file, with its size and its checksum.
+CheckpointFile measured(CheckpointFile file, const std::string& folder);
+
 /// Writes a checkpoint.
 ///
 ///     CheckpointWriter writer(path);
@@ -71,8 +75,10 @@ class CheckpointWriter {
 
   /// Where to write a file, durably: AtomicFile does.
   std::string path_of(const std::string& name) const;
+  const std::string& folder() const { return temporary_; }  ///< of all files, until the checkpoint has its name
   /// Takes up a file that is written; finds out its size and its checksum.
-  void add(CheckpointFile file);
+  void add(CheckpointFile file) { add_measured(measured(std::move(file), temporary_)); }
+  void add_measured(CheckpointFile file) { files_.push_back(std::move(file)); }
   /// Writes the manifest, with the files, the time and the version of Lockstep, and gives the checkpoint its name.
   void commit(Manifest manifest);
 

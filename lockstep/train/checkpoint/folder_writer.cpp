@@ -3,6 +3,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -139,9 +140,11 @@ void remove_unfinished(const std::string& folder) {
     for (const auto& entry : fs::directory_iterator(checkpoint.path, ignored)) {
       if (entry.path().string().ends_with(kUnfinished)) found.push_back(entry.path().string());
     }
-    for (const std::string& part : parts_left_out(checkpoint.path)) {
-      for (const bool by_replica : {false, true})
-        found.push_back(str(checkpoint.path, '/', part_file_name(part, by_replica)));
+    const std::vector<std::string> left_out = parts_left_out(checkpoint.path);
+    for (const auto& entry : fs::directory_iterator(checkpoint.path, ignored)) {
+      const std::string name = entry.path().filename().string();
+      const auto is_of = [&](const std::string& part) { return name.starts_with(part + '.'); };
+      if (std::ranges::any_of(left_out, is_of)) found.push_back(entry.path().string());
     }
   }
   for (const std::string& path : found) remove_all(path);
@@ -174,11 +177,11 @@ CheckpointWriter::~CheckpointWriter() {
 
 std::string CheckpointWriter::path_of(const std::string& name) const { return str(temporary_, '/', name); }
 
-void CheckpointWriter::add(CheckpointFile file) {
-  const data::MappedFile written(path_of(file.name));
+CheckpointFile measured(CheckpointFile file, const std::string& folder) {
+  const data::MappedFile written(str(folder, '/', file.name));
   file.bytes = written.bytes().size();
   file.crc32c = crc32c(written.bytes());
-  files_.push_back(std::move(file));
+  return file;
 }
 
 void CheckpointWriter::commit(Manifest manifest) {

@@ -1,5 +1,8 @@
 #include "lockstep/train/checkpoint/manager.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -8,16 +11,34 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/train/checkpoint/errors.h"
 
 namespace lockstep::train {
+namespace {
+
+/// Steps of the training go first: if all cores are busy, writing takes longer.
+void lower_priority_of_this_thread() {
+  constexpr int kLowest = 19;
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowest);  // where it is not allowed, nothing changes
+}
+
+}  // namespace
 
 CheckpointManager::CheckpointManager(std::string folder, CheckpointOptions options)
-    : folder_(std::move(folder)), options_((require_valid(options.keep), std::move(options))), lock_(folder_) {
+    : folder_(std::move(folder)), options_((require_valid(options.keep), std::move(options))) {
+  if (options_.sharded && workers::are_several()) {
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = "a manager of sharded checkpoints needs the strategy of the workers",
+                           .where = "CheckpointManager",
+                           .help = "make it on every worker: CheckpointManager(strategy, folder, {.sharded = true})"});
+  }
+  lock_.emplace(folder_);
   detail::remove_unfinished(folder_);
 }
 
 CheckpointManager::~CheckpointManager() {
+  is_abandoned_ = exception_.is_on_its_way();
   try {
     wait();
   } catch (const std::exception& error) {
@@ -54,25 +75,38 @@ void CheckpointManager::require_no_later_steps(std::int64_t step) {
 }
 
 bool CheckpointManager::save(std::int64_t step, Snapshot snapshot, std::map<std::string, double> metrics) {
-  if (is_busy() && options_.leave_out_when_busy) {
-    ++left_out_;
-    log_info(str("the checkpoint of step ", step, " is left out: the one before is still being written to ", folder_));
-    return false;
-  }
-  wait();
+  if (is_one_of_several()) return save_share(step, std::move(snapshot), metrics);
+  if (leaves_out(step)) return false;
+  wait_to_save();
   require_no_later_steps(step);
   last_step_ = step;
-  if (!options_.background) {
-    write(step, snapshot, metrics);
-    return true;
-  }
   auto kept = std::make_shared<const Snapshot>(std::move(snapshot));
-  writing_ =
-      std::async(std::launch::async, [this, step, kept = std::move(kept), metrics = std::move(metrics)]() mutable {
-        write(step, *kept, metrics);
-        kept.reset();  // the memory is free before anybody asks for the result
-      });
+  start([this, step, kept = std::move(kept), metrics = std::move(metrics)]() mutable {
+    write(step, *kept, metrics);
+    kept.reset();  // the memory is free before anybody asks for the result
+  });
   return true;
+}
+
+bool CheckpointManager::leaves_out(std::int64_t step) {
+  if (!is_busy() || !options_.leave_out_when_busy) return false;
+  ++left_out_;
+  log_info(str("the checkpoint of step ", step, " is left out: the one before is still being written to ", folder_));
+  return true;
+}
+
+void CheckpointManager::wait_to_save() {
+  const auto begun = std::chrono::steady_clock::now();
+  wait();
+  waited_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+}
+
+void CheckpointManager::start(std::function<void()> write) {
+  if (!options_.background) return write();
+  writing_ = std::async(std::launch::async, [write = std::move(write)] {
+    lower_priority_of_this_thread();
+    write();
+  });
 }
 
 void CheckpointManager::write(std::int64_t step, const Snapshot& snapshot,

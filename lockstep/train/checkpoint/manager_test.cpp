@@ -2,9 +2,14 @@
 
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <limits>
+#include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/train/checkpoint/errors.h"
 #include "tests/support/expect_error.h"
@@ -120,6 +125,26 @@ TEST(CheckpointManager, ReportsWhatFailedInTheBackgroundAtTheNextCall) {
   EXPECT_EQ(lines.count("the last checkpoint in " + (folder / "b") + " was not written: "), 1);
 }
 
+/// The lowest priority of this process's threads.
+int highest_niceness() {
+  int highest = -20;
+  for (const auto& thread : files::directory_iterator("/proc/self/task")) {
+    const auto id = static_cast<id_t>(std::stoi(thread.path().filename().string()));
+    highest = std::max(highest, ::getpriority(PRIO_PROCESS, id));
+  }
+  return highest;
+}
+
+TEST(CheckpointManager, WritesWithTheLowestPrioritySoThatTrainingGoesFirst) {
+  const TemporaryFolder folder;
+  CheckpointManager manager(folder.path());
+  manager.save(1, snapshot_at(1, 1 << 24));
+  int seen = -20;
+  while (manager.is_busy() && seen < 19) seen = highest_niceness();
+  EXPECT_EQ(seen, 19);
+  manager.wait();
+}
+
 TEST(CheckpointManager, LeavesOutWhatComesWhileItIsBusy) {
   const TemporaryFolder folder;
   LoggedLines lines;
@@ -132,6 +157,34 @@ TEST(CheckpointManager, LeavesOutWhatComesWhileItIsBusy) {
   EXPECT_EQ(steps_in(folder.path()).size(), written);
   EXPECT_EQ(lines.count("is left out: the one before is still being written to " + folder.path().string()), 1);
   EXPECT_TRUE(manager.save(1000, snapshot_at(1000)));
+}
+
+TEST(Unwinding, IsOnlyByAnExceptionThatWasThrownSince) {
+  struct Notes {
+    ~Notes() { seen.push_back(exception.is_on_its_way()); }
+    std::vector<bool>& seen;
+    detail::Unwinding exception = {};
+  };
+  struct InUnwinding {
+    ~InUnwinding() { const Notes notes{seen}; }
+    std::vector<bool>& seen;
+  };
+  std::vector<bool> seen;
+  { const Notes notes{seen}; }
+  EXPECT_EQ(seen, std::vector<bool>{false});
+  try {
+    const Notes notes{seen};
+    throw std::runtime_error("failed");
+  } catch (const std::runtime_error&) {
+    const Notes notes{seen};
+  }
+  EXPECT_EQ(seen, (std::vector<bool>{false, true, false}));
+  try {
+    const InUnwinding made_while_another_is_on_its_way{seen};
+    throw std::runtime_error("failed");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(seen, (std::vector<bool>{false, true, false, false}));
 }
 
 TEST(CheckpointManager, RemovesWhatAKilledOneLeft) {

@@ -142,7 +142,7 @@ void append_axes(std::string& svg, const Axis& x, const Axis& y) {
     svg += str("<path class=\"grid\" d=\"M", kLeft, ' ', at, 'H', kWidth - kRight, "\"/><text class=\"mark\" x=\"",
                kLeft - 6, "\" y=\"", at, "\" dy=\"4\" text-anchor=\"end\">", number_text(mark), "</text>\n");
   }
-  for (const double mark : detail::axis_marks(x.low, x.high)) {
+  for (const double mark : marks_of(x)) {
     svg += str("<text class=\"mark\" x=\"", pixel(x.at(mark)), "\" y=\"", pixel(y.first_pixel + 18),
                "\" text-anchor=\"middle\">", number_text(mark), "</text>\n");
   }
@@ -150,7 +150,7 @@ void append_axes(std::string& svg, const Axis& x, const Axis& y) {
 
 void append_chart(std::string& svg, const Charts::value_type& chart, const ChartOptions& options, int plot_top) {
   const auto& [metric, lines] = chart;
-  Axis x{.first_pixel = kLeft, .last_pixel = kWidth - kRight};
+  Axis x{.first_pixel = kLeft, .last_pixel = kWidth - kRight, .log_scale = options.log_x};
   Axis y{.first_pixel = double(plot_top + kPlotHeight), .last_pixel = double(plot_top), .log_scale = options.log_scale};
   fit(x, lines, &CurvePoint::x);
   fit(y, lines, &CurvePoint::y);

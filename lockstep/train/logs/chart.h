@@ -13,6 +13,7 @@ struct ChartOptions {
   std::string title = {};
   double smoothing = 0;    ///< 0 to 0.999; the values themselves stay, pale
   bool log_scale = false;  ///< of y; values that are not positive are left out
+  bool log_x = false;      ///< the same for x
 };
 
 /// The curves as an SVG picture: a chart for each metric, with training and validation of all runs in it ("loss", "val_loss" and

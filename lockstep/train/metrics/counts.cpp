@@ -1,7 +1,9 @@
 // Metrics that count examples by class or by score.
 
 #include <ATen/ops/ones.h>
+#include <ATen/ops/stack.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/metrics/scores.h"
 #include "lockstep/train/metrics/shapes.h"
+#include "lockstep/values/const_data.h"
 
 namespace lockstep::train::metrics {
 namespace {
@@ -134,6 +137,30 @@ class Auc final : public Metric {
   std::int64_t bins_;
 };
 
+/// A score and a class of each example: 1 for positive ones, else 0.
+class ExactAuc final : public GatheredMetric {
+ public:
+  ExactAuc(std::string name, Curve curve) : GatheredMetric(std::move(name), 2), curve_(curve) {}
+
+  at::Tensor keep(const at::Tensor& output, const at::Tensor& target) const override {
+    require_same_shape(name(), output, target);
+    // Logits are in the order of their sigmoids, and as far apart as they were.
+    const auto type = output.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    return at::stack({output.reshape({-1}).to(type), target.reshape({-1}).gt(0.5).to(type)}, 1);
+  }
+  double value_of(const at::Tensor& examples) const override {
+    const auto count = static_cast<std::size_t>(examples.numel());
+    const std::span<const double> pairs(const_data<double>(examples), count);
+    if (std::ranges::any_of(pairs, [](double number) { return std::isnan(number); }))
+      return std::numeric_limits<double>::quiet_NaN();
+    const auto [positives, negatives] = counts_by_score(pairs);
+    return curve_ == Curve::Roc ? roc_area(positives, negatives) : average_precision(positives, negatives);
+  }
+
+ private:
+  Curve curve_;
+};
+
 }  // namespace
 
 MetricPtr precision(const ClassOptions& options) { return by_class("precision", ByClass::Kind::Precision, options); }
@@ -158,7 +185,9 @@ MetricPtr auc(const AucOptions& options) {
   if (options.thresholds < 2)
     throw_option("auc", str("thresholds must be >= 2, got ", options.thresholds), "200 is usual");
   const std::string usual = options.curve == Curve::Roc ? "auc" : "pr_auc";
-  return std::make_shared<Auc>(options.name.empty() ? usual : options.name, options);
+  const std::string& name = options.name.empty() ? usual : options.name;
+  if (options.exact) return std::make_shared<ExactAuc>(name, options.curve);
+  return std::make_shared<Auc>(name, options);
 }
 
 }  // namespace lockstep::train::metrics

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Reduction.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
 
 #include <cmath>
 #include <utility>
@@ -9,7 +10,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/train/metrics.h"
+#include "lockstep/train/metrics/add.h"
 #include "lockstep/train/metrics/shapes.h"
+#include "lockstep/values/const_data.h"
 
 namespace lockstep::train::metrics {
 namespace {
@@ -28,8 +31,8 @@ class MeanMetric final : public Metric {
       throw InvalidArgument(errors::kShape, {.what = str("metric \"", name(), "\" returned an undefined tensor"),
                                              .help = "return one value for each row"});
     }
-    sums.select(0, 0).add_(values.sum(at::kDouble));
-    sums.select(0, 1).add_(values.numel());
+    add_sum(sums, 0, values);
+    add_number(sums, 1, static_cast<double>(values.numel()));
   }
   double value(std::span<const double> sums) const override { return finish_(sums[0] / sums[1]); }
 
@@ -56,11 +59,46 @@ PerExample difference(const std::string& name, F f) {
 
 at::Tensor squared(const at::Tensor& difference) { return difference.square(); }
 
+/// The first of the largest; NaN counts as larger than all numbers, as in LibTorch's argmax.
+std::int64_t largest_of(const float* scores, std::int64_t count) {
+  std::int64_t best = 0;
+  for (std::int64_t c = 1; c < count && !std::isnan(scores[best]); ++c) {
+    if (scores[c] > scores[best] || std::isnan(scores[c])) best = c;
+  }
+  return best;
+}
+
+/// What `is_right` returns, by a loop over few scores. Undefined if a class number has no score.
+at::Tensor is_right_on_cpu(std::int64_t top_k, const at::Tensor& output, const at::Tensor& classes) {
+  const std::int64_t count = output.size(1);
+  at::Tensor right = at::empty({output.size(0)}, output.options().dtype(at::kBool));
+  const float* scores = const_data<float>(output);
+  const std::int64_t* const targets = const_data<std::int64_t>(classes);
+  for (std::int64_t row = 0; row < output.size(0); ++row, scores += count) {
+    bool& is_right = right.data_ptr<bool>()[row];
+    if (top_k == 1) {
+      is_right = largest_of(scores, count) == targets[row];
+      continue;
+    }
+    if (targets[row] < 0 || targets[row] >= count) return {};
+    const float score = scores[targets[row]];
+    std::int64_t higher = 0;
+    for (std::int64_t c = 0; c < count; ++c) higher += scores[c] > score ? 1 : 0;
+    is_right = higher < top_k && !std::isnan(score);
+  }
+  return right;
+}
+
 at::Tensor is_right(const std::string& name, std::int64_t top_k, const at::Tensor& output, const at::Tensor& target) {
   const bool are_scores = target.dim() == output.dim() && output.dim() >= 2;
   if (are_scores) require_same_shape(name, output, target);
   const at::Tensor classes = are_scores ? target.argmax(1) : target;
   require_class_numbers(name, output, classes);
+  if (output.dim() == 2 && output.size(1) > 0 && output.scalar_type() == at::kFloat &&
+      classes.scalar_type() == at::kLong && is_small_on_cpu(output) && is_small_on_cpu(classes)) {
+    at::Tensor right = is_right_on_cpu(top_k, output, classes);
+    if (right.defined()) return right;
+  }
   if (top_k == 1) return output.argmax(1).eq(classes);
   const at::Tensor score = output.gather(1, classes.to(at::kLong).unsqueeze(1));
   const at::Tensor higher = output.gt(score).sum(1);
@@ -95,8 +133,8 @@ class Perplexity final : public Metric {
     if (target.numel() == 0) return;
     const at::Tensor scores = output.element_size() < 4 ? output.to(at::kFloat) : output;
     const at::Tensor losses = at::cross_entropy_loss(scores, target.to(at::kLong), {}, at::Reduction::None, ignored_);
-    sums.select(0, 0).add_(losses.sum(at::kDouble));
-    sums.select(0, 1).add_(target.ne(ignored_).sum());
+    add_sum(sums, 0, losses);
+    add_sum(sums, 1, target.ne(ignored_));
   }
   double value(std::span<const double> sums) const override { return std::exp(sums[0] / sums[1]); }
 

@@ -1,7 +1,9 @@
 #include "lockstep/train/metrics/scores.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 namespace lockstep::train::metrics {
 namespace {
@@ -47,6 +49,22 @@ double average_precision(std::span<const double> positives, std::span<const doub
     if (positives[bin] > 0) area += positives[bin] / all_positives * (hits / predicted);
   }
   return area;
+}
+
+CountsByScore counts_by_score(std::span<const double> pairs) {
+  std::vector<std::pair<double, bool>> examples;
+  examples.reserve(pairs.size() / 2);
+  for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) examples.emplace_back(pairs[i], pairs[i + 1] > 0);
+  std::ranges::sort(examples);
+  CountsByScore counts;
+  for (std::size_t i = 0; i < examples.size(); ++i) {
+    if (i == 0 || examples[i].first != examples[i - 1].first) {
+      counts.positives.push_back(0);
+      counts.negatives.push_back(0);
+    }
+    ++(examples[i].second ? counts.positives : counts.negatives).back();
+  }
+  return counts;
 }
 
 }  // namespace lockstep::train::metrics

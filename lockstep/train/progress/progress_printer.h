@@ -15,8 +15,10 @@ struct Screen {
   std::function<void(const std::string&)> write;
   std::function<int()> terminal_columns;
   bool colours = false;
+  bool ascii = false;  ///< it may not show characters that need UTF-8
 };
-/// Standard output, with colours on a terminal unless NO_COLOR is set or TERM is "dumb".
+/// Standard output, with colours on a terminal unless NO_COLOR is set. If TERM is "dumb", it is not taken for a terminal, because it
+/// cannot redraw a line. If the locale's encoding is known and not UTF-8, everything is written in ASCII.
 Screen standard_output();
 /// A stream, which is not a terminal.
 Screen screen_of(std::ostream& out);
@@ -35,11 +37,13 @@ class ProgressPrinter {
   bool is_due(const ProgressState& state) const;
   void show(const ProgressState& state);
   void epoch_ends(const ProgressState& state);
-  /// A line of its own, below the progress.
+  /// A line of its own, above the progress.
   void say(const std::string& line);
 
  private:
-  void redraw(const std::string& line, int columns);
+  int columns() const;
+  std::string to_line_start() const;
+  void redraw(const ProgressState& state, bool is_last);
   void finish_line();
 
   Verbose verbose_;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -60,8 +61,18 @@ TEST(Progress, ALineNeverWraps) {
     }
   }
   EXPECT_EQ(bar_line(state_at(47, 0.235), {.columns = 40}), " 47/469 2s 5ms/step - accuracy: 0.5432");
-  const std::string last = bar_line(state, {.columns = 40, .is_last = true});
-  EXPECT_NE(last.find("val_accuracy"), last.npos) << "the last line of an epoch has every value";
+}
+
+TEST(Progress, TheLastLineOfAnEpochHasEveryValueInSeveralLinesIfItMust) {
+  ProgressState done = state_at(469, 3.2);
+  done.values = {{"val_loss", 0.1623}, {"loss", 0.3521}, {"val_accuracy", 0.9512}, {"accuracy", 0.8912}};
+  EXPECT_EQ(bar_line(done, {.columns = 80, .is_last = true}),
+            "469/469 ━━━━━━━━━━━━━━━━━━━━ 3s 7ms/step - accuracy: 0.8912 - loss: 0.3521\n"
+            "        - val_accuracy: 0.9512 - val_loss: 0.1623");
+  EXPECT_EQ(bar_line(done, {.columns = 30, .is_last = true}),
+            "469/469 ━━━━━━━━━ 3s 7ms/step\n"
+            "        - accuracy: 0.8912\n        - loss: 0.3521\n        - val_accuracy: 0.9512\n"
+            "        - val_loss: 0.1623");
 }
 
 TEST(Progress, AnUnknownTotalIsShown) {
@@ -79,26 +90,41 @@ TEST(Progress, ControlSequencesTakeNoColumns) {
   EXPECT_EQ(columns_of("\x1b["), 0);
 }
 
-TEST(Progress, APipeGetsALineForEachTenthOrThirtySeconds) {
+/// The steps at which a pipe gets a line before the end of an epoch of 100 steps; what it got goes to `text`.
+std::vector<std::int64_t> steps_shown(const std::function<double(std::int64_t)>& seconds_of_step, std::string& text) {
   std::ostringstream out;
   ProgressPrinter printer(Verbose::Auto, screen_of(out));
   ProgressState state{.epochs = 2, .total = 100};
   printer.epoch_begins(state);
   std::vector<std::int64_t> shown;
   for (state.current = 1; state.current <= 100; ++state.current) {
-    state.seconds += state.current == 45 ? 31 : 0.01;
+    state.seconds += seconds_of_step(state.current);
     if (!printer.is_due(state)) continue;
     shown.push_back(state.current);
     printer.show(state);
   }
-  EXPECT_EQ(shown, (std::vector<std::int64_t>{10, 20, 30, 40, 45, 50, 60, 70, 80, 90}));
   state.current = 100;
   printer.epoch_ends(state);
-  const std::string text = out.str();
+  text = out.str();
+  return shown;
+}
+
+TEST(Progress, APipeGetsALineForEachTenthOrThirtySeconds) {
+  std::string text;
+  const auto shown = steps_shown([](std::int64_t step) { return step == 45 ? 31 : 1; }, text);
+  EXPECT_EQ(shown, (std::vector<std::int64_t>{10, 20, 30, 40, 45, 50, 60, 70, 80, 90}));
   EXPECT_EQ(text.find('\r'), text.npos);
   EXPECT_EQ(text.find('\x1b'), text.npos);
-  EXPECT_EQ(text.substr(0, 28), "Epoch 1/2: 10/100 (10%) 0s 1");
-  EXPECT_NE(text.find("Epoch 1/2: 100/100 (100%) 31s 320ms/step\n"), text.npos) << text;
+  EXPECT_EQ(text.substr(0, 28), "Epoch 1/2: 10/100 (10%) 1:30");
+  EXPECT_NE(text.find("Epoch 1/2: 100/100 (100%) 2:10 1s/step\n"), text.npos) << text;
+}
+
+TEST(Progress, APipeGetsOneLineForAFastEpoch) {
+  std::string text;
+  EXPECT_EQ(steps_shown([](std::int64_t) { return 0.045; }, text), std::vector<std::int64_t>{});
+  EXPECT_EQ(text, "Epoch 1/2: 100/100 (100%) 4s 45ms/step\n");
+  // In 25 seconds there are four before it, at least five seconds apart.
+  EXPECT_EQ(steps_shown([](std::int64_t) { return 0.25; }, text), (std::vector<std::int64_t>{20, 40, 60, 80}));
 }
 
 /// A terminal whose width a test can change.
@@ -138,8 +164,17 @@ TEST(Progress, ANarrowerTerminalIsClearedOfTheOldLine) {
   terminal.shown.clear();
   printer.show(state_at(48, 0.3));
   EXPECT_EQ(terminal.shown.substr(0, 8), "\r\x1b[1A\x1b[J") << "the old line takes two rows now";
+}
+
+TEST(Progress, AMessageTakesThePlaceOfTheBarWhichIsDrawnAgainBelow) {
+  Terminal terminal;
+  ProgressPrinter printer(Verbose::Bar, terminal.screen());
+  printer.epoch_begins(state_at(0, 0));
+  printer.show(state_at(47, 0.235));
+  terminal.shown.clear();
   printer.say("saved");
-  EXPECT_NE(terminal.shown.find("\nsaved\n"), terminal.shown.npos);
+  EXPECT_EQ(terminal.shown, "\r\x1b[Ksaved\n");
+  EXPECT_TRUE(printer.is_due(state_at(48, 0.24)));
 }
 
 TEST(Progress, SilentWritesNothing) {

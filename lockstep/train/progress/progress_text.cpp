@@ -11,7 +11,7 @@
 namespace lockstep::train {
 namespace {
 
-constexpr int kCells = 20;
+constexpr int kCells = 20, kFewestCells = 5;
 
 template <class... Args>
 std::string formatted(const char* format, Args... args) {
@@ -33,12 +33,13 @@ std::string count_text(const ProgressState& state) {
   return repeated(" ", static_cast<int>(total.size()) - static_cast<int>(current.size())) + current + "/" + total;
 }
 
-std::string bar_text(const ProgressState& state, int cells, bool colours) {
+std::string bar_text(const ProgressState& state, int cells, const LineStyle& style) {
   const double share = state.total && *state.total > 0
                            ? std::min(1.0, static_cast<double>(state.current) / static_cast<double>(*state.total))
                            : 1.0;
   const int filled = static_cast<int>(share * cells);
-  if (!colours) return repeated("━", filled) + repeated("─", cells - filled);
+  if (style.ascii) return repeated("=", filled) + repeated(".", cells - filled);
+  if (!style.colours) return repeated("━", filled) + repeated("─", cells - filled);
   return "\x1b[32m" + repeated("━", filled) + "\x1b[0m\x1b[37m" + repeated("━", cells - filled) + "\x1b[0m";
 }
 
@@ -106,14 +107,22 @@ std::string bar_line(const ProgressState& state, const LineStyle& style) {
   int values_columns = 0;
   for (const std::string& part : values) values_columns += columns_of(part);
   const int limit = style.columns - 1;
-  const int without_bar = columns_of(count) + columns_of(time) + values_columns;
-  const int cells = std::min(kCells, limit - without_bar - 1);
+  int for_bar = limit - columns_of(count) - columns_of(time) - values_columns - 1;
+  const bool is_broken = style.is_last && for_bar < -1;
+  if (is_broken) for_bar += values_columns;  // values that do not fit go to the next line
+  const int cells = std::min(kCells, for_bar);
   std::string line = count;
-  if (cells >= 5) line += str(' ', bar_text(state, cells, style.colours));
+  if (cells >= kFewestCells) line += str(' ', bar_text(state, cells, style));
   line += time;
+  int columns = columns_of(line);
   for (const std::string& part : values) {
-    if (!style.is_last && columns_of(line) + columns_of(part) > limit) break;
+    if (columns + columns_of(part) > limit) {
+      if (!style.is_last) break;
+      line += '\n' + repeated(" ", columns_of(count));
+      columns = columns_of(count);
+    }
     line += part;
+    columns += columns_of(part);
   }
   return line;
 }

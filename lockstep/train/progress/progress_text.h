@@ -22,6 +22,7 @@ struct LineStyle {
   int columns = 80;      ///< of the terminal; the line stays shorter, so that it does not wrap
   bool is_last = false;  ///< of its epoch: elapsed time instead of the estimate, and no value is left out
   bool colours = false;
+  bool ascii = false;  ///< draws the bar without characters that need UTF-8
 };
 
 std::string duration_text(double seconds);   ///< "2s", "1:05", "1:02:03"
@@ -30,8 +31,8 @@ std::string value_text(double value);        ///< "0.5432", "1.4321e-05"
 /// " - accuracy: 0.5432 - loss: 1.4321": alphabetical, those of validation last.
 std::string values_text(const std::map<std::string, double>& values);
 
-/// "47/469 ━━━━━━━━━━━━━━━━━━━━ 2s 5ms/step - accuracy: 0.5432 - loss: 1.4321". What does not fit goes: first the bar, then the
-/// last values.
+/// "47/469 ━━━━━━━━━━━━━━━━━━━━ 2s 5ms/step - accuracy: 0.5432 - loss: 1.4321". What does not fit is left out: first the bar, then
+/// the last values. The last line of an epoch keeps all of its values, in several lines if one is too short.
 std::string bar_line(const ProgressState& state, const LineStyle& style);
 /// The same as a line that can be understood alone: "Epoch 1/12: 47/469 (10%) 2s 5ms/step - accuracy: 0.5432 - loss: 1.4321".
 std::string plain_line(const ProgressState& state, bool is_last);

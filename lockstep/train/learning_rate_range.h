@@ -1,0 +1,80 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/strategy/snapshot.h"
+#include "lockstep/train/model.h"
+
+namespace lockstep::train {
+
+struct LearningRateRangeOptions {
+  double from = 1e-6;
+  double to = 1;
+  int steps = 100;                     ///< updates of the weights, each with a rate that is larger by the same factor
+  double smoothing = 0.9;              ///< of the losses: the weight of what came before
+  double stop_at = 4;                  ///< ends when the smoothed loss is so many times its least value; 0: goes on
+  std::string monitor = "loss";        ///< the value that is looked at
+  std::vector<NamedState> parts = {};  ///< state of the program's own to put back, as in FitOptions
+};
+
+/// The losses of a training whose learning rate rises from step to step.
+struct LOCKSTEP_EXPORT LearningRateRange {
+  struct Point {
+    double rate = 0;
+    double loss = 0;  ///< of the step's batches, before its update
+    double smoothed = 0;
+  };
+  std::vector<Point> points;
+  /// Where the loss falls fastest, before it is least; none if it never falls.
+  std::optional<double> suggestion;
+
+  /// A picture: losses over rates, on logarithmic axes where all are positive.
+  std::string svg() const;
+};
+
+namespace detail {
+
+/// Notes losses, sets rates, and puts back what it was given.
+class RangeTest;
+
+LOCKSTEP_EXPORT std::shared_ptr<RangeTest> make_range_test(const LearningRateRangeOptions& options, int batches);
+LOCKSTEP_EXPORT std::shared_ptr<Callback> callback_of(const std::shared_ptr<RangeTest>& test);
+LOCKSTEP_EXPORT double rate_of(const LearningRateRangeOptions& options, std::int64_t step);
+/// Trains, then puts everything back, also where that failed on the only worker.
+LOCKSTEP_EXPORT LearningRateRange run_range_test(RangeTest& test, Strategy& strategy,
+                                                 const std::function<void()>& train);
+
+}  // namespace detail
+
+/// Trains for some steps with a learning rate that rises from one to the next, and puts everything back: weights, optimizer,
+/// scaler, random numbers. Every worker must call it, outside of run. Give it an ordinary dataset: the passes over one that was
+/// distributed already are counted. With ModelOptions.accumulate = k each step takes k batches, as in training.
+///
+///     const auto range = ls::train::find_learning_rate(model, batches, {.from = 1e-5, .to = 1});
+///     optimizer.set_learning_rate(range.suggestion.value_or(1e-3));
+template <class T>
+LearningRateRange find_learning_rate(Model& model, const Batches<T>& batches,
+                                     const LearningRateRangeOptions& options = {}) {
+  const int batches_of_step = model.options().accumulate.value_or(1);
+  const auto test = detail::make_range_test(options, batches_of_step);
+  const FitOptions<T> fit{
+      .epochs = options.steps,
+      .steps_per_epoch = batches_of_step,
+      .callbacks = {detail::callback_of(test)},
+      .schedule = [=](std::int64_t step) { return detail::rate_of(options, step / batches_of_step); },
+      .verbose = Verbose::Silent,
+      .parts = options.parts};
+  return detail::run_range_test(*test, model.strategy(), [&] { model.fit(batches, fit); });
+}
+template <class T>
+LearningRateRange find_learning_rate(Model& model, const data::Dataset<T>& dataset,
+                                     const LearningRateRangeOptions& options = {}) {
+  return find_learning_rate(model, Batches<T>(dataset), options);
+}
+
+}  // namespace lockstep::train
