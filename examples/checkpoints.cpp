@@ -19,7 +19,7 @@ nn::Sequential make_net() {
   return nn::Sequential(nn::Flatten(), nn::Linear(64, 128), nn::ReLU(), nn::Dropout(0.2), nn::Linear(128, 10));
 }
 
-/// The model and the optimizer, which a program makes anew before it restores a checkpoint.
+/// The model and the optimizer, which a program makes again before it restores a checkpoint.
 struct Program {
   explicit Program(int replicas) : strategy({.devices = ls::cpus(replicas)}) {}
 

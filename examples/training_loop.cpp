@@ -1,4 +1,4 @@
-// Trains with metrics, callbacks and schedules of its own, with other sources of batches, and by the calls beside `fit`.
+// Trains with metrics, callbacks and schedules of its own, with other sources of batches, and by the calls other than `fit`.
 // docs/training_loop.md explains them.
 
 #include <lockstep/lockstep.h>

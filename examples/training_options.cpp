@@ -146,7 +146,7 @@ double with_digests(ls::Strategy& strategy, const Digits& digits) {
   return loss;
 }
 
-/// Saves after a first training and goes on in another model, on three CPUs.
+/// Saves after a first training and continues in another model, on three CPUs.
 double with_saving(ls::Strategy& strategy, const Digits& digits) {
   const std::string path = (std::filesystem::temp_directory_path() / "digits.safetensors").string();
   const auto train_with = [&](ls::Strategy& on, auto& net, auto& optimizer) {

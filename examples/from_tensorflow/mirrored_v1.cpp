@@ -1,4 +1,4 @@
-// A program of compat.v1 with make_dataset_iterator and experimental_run, beside the same program in Lockstep's main API.
+// A program of compat.v1 with make_dataset_iterator and experimental_run, next to the same program in Lockstep's main API.
 
 #include <lockstep/compat.h>
 #include <lockstep/lockstep.h>
