@@ -40,7 +40,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Time of a computation alone, and while the engine reduces an array for which the program does not wait yet.
+// Time of a computation by itself, and while the engine reduces an array for which the program does not wait yet.
 void overlap(Engine& engine, int rank, int rounds, std::vector<float>& data) {
   const void* const input = data.data();
   void* const output = data.data();

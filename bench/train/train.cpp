@@ -31,8 +31,8 @@ struct Options {
   std::string model;
   std::int64_t batch = 256;
   int replicas = 0;                  ///< 0: plain LibTorch
-  int threads = ls::usable_cores();  ///< of the plain loop
-  bool keep_memory = false;          ///< of the plain loop
+  int threads = ls::usable_cores();  ///< for the plain loop
+  bool keep_memory = false;          ///< for the plain loop
   bool channels_last = false;
   bool libtorch_kernels = false;
   bool serve = false;
@@ -196,7 +196,7 @@ double median_step(const Step& step, int steps) {
   return median(seconds);
 }
 
-/// One worker of several. The first reads how many steps to take, and tells the others.
+/// One worker of several. The first reads how many steps to take, and passes it on.
 void train_together(const Options& options) {
   auto strategy = make_strategy(options);
   if (options.alone_first) {

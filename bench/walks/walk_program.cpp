@@ -66,7 +66,7 @@ void walk_of_a_gradient(Training<Optimizer> training) {
   start_watching();
   for (int i = 0; i < kSteps; ++i) {
     training.step([](const auto& minimize) {
-      CALLGRIND_TOGGLE_COLLECT;  // on the calling thread alone
+      CALLGRIND_TOGGLE_COLLECT;  // on the calling thread only
       minimize();
       CALLGRIND_TOGGLE_COLLECT;
     });
