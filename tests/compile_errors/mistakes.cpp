@@ -12,6 +12,7 @@
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/nn/save/save.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "lockstep/train.h"
 
 // None of these lines compiles. The comment above a line is part of what the compiler prints for it.
 namespace ls = lockstep;
@@ -101,6 +102,18 @@ void mistakes(ls::MirroredStrategy& strategy, ls::MirroredModule<Net> model,
   ls::load("model.safetensors", tensors);
   // error: lockstep::load(path, model) loads into a model; load_tensors(path) returns the tensors of a file
   tensors = ls::load("model.safetensors");
+}
+
+void mistakes_of_models(ls::train::Model& model, const ls::train::Batches<torch::Tensor>& batches) {
+  using namespace ls::train::metrics;
+  // error: a loss must be a function of two values whose types are written out
+  const ls::train::Loss loss = [](const torch::Tensor& output) { return output; };
+  // error: select(metric, f) calls f(output), f(output, target) or f(output, batch)
+  select(mse(), [](int, int, int) { return torch::Tensor(); });
+  // error: select(metric, f): f must return a tensor, or a pair of the output and the target to measure
+  select(mse(), [](const torch::Tensor&) { return 3; });
+  // error: predict joins the rows of tensors: let the model's forward return tensors or structures of them
+  model.predict<int>(batches);
 }
 
 void mistakes_of_ports(ls::contrib::MirroredStrategy& towers, ls::compat::v1::MirroredStrategy& old,

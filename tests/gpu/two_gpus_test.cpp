@@ -46,7 +46,7 @@ INSTANTIATE_TEST_SUITE_P(, GpuPairs, testing::Bool(),
 }
 
 TEST_P(GpuPairs, AStrategyIsAProcesssFirstUseOfCuda) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // starts the program anew
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // starts the program again
   EXPECT_EXIT(train_first(options()), testing::ExitedWithCode(0), "");
 }
 

@@ -1,6 +1,6 @@
 """Files of Lockstep read by TensorFlow, TensorBoard, numpy, safetensors and Python's csv, and the other way round.
 
-usage: interop.py CHECK TOOL      CHECK: a key of `checks`; TOOL: interop_tool; both sides know the contents by the same formulas
+usage: interop.py CHECK TOOL      CHECK: a key of `checks`; TOOL: interop_tool, or interop_checkpoint; both sides know the contents by the same formulas
 exit status 77: the module is not installed, nothing was checked
 """
 import csv
@@ -172,6 +172,35 @@ def check_safetensors(folder):
     print(f"safetensors {safetensors.__version__}: {len(arrays)} tensors and metadata agree, both ways")
 
 
+def check_checkpoint(folder):
+    np = require("numpy")
+    safetensors = require("safetensors")
+    from safetensors.numpy import load_file, save_file
+
+    tool("write", folder)
+    checkpoints = os.path.join(folder, "checkpoints")
+    newest = os.path.join(checkpoints, max(name for name in os.listdir(checkpoints) if name.startswith("step-")))
+    files = sorted(name for name in os.listdir(newest) if name.endswith(".safetensors"))
+    read = {name: load_file(os.path.join(newest, name)) for name in files}
+    compared = 0
+    with open(os.path.join(folder, "values.txt"), encoding="utf-8") as lines:
+        for line in lines:
+            part, name, *values = line.split()
+            tensor = read[part + ".safetensors"][name]
+            wanted = np.array([float.fromhex(value) for value in values], "f8")
+            expect(np.array_equal(tensor.astype("f8").flatten(), wanted), f"{part} {name} has the values of the training")
+            compared += wanted.size
+    weights = read["model.safetensors"]
+    expect(weights["first.weight"].dtype == np.float32 and weights["first.weight"].shape == (8, 3), "types and shapes")
+    expect(all(int(tensor) == 12 for name, tensor in read["optimizer.safetensors"].items() if name.endswith("/step")), "12 steps")
+    running = read["model.replicas.safetensors"]
+    expect(not np.array_equal(running["0/norm.running_mean"], running["1/norm.running_mean"]), "each replica has its own buffers")
+
+    save_file({name: tensor * 2 for name, tensor in weights.items()}, os.path.join(folder, "doubled.safetensors"), {"by": "Python"})
+    tool("load", folder)
+    print(f"safetensors {safetensors.__version__}: {len(files)} files of a checkpoint, {compared} values agree, both ways")
+
+
 def check_csv(folder):
     with open(os.path.join(folder, "rows.csv"), "w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
@@ -189,5 +218,6 @@ with tempfile.TemporaryDirectory() as workplace:
         "numpy": check_numpy,
         "csv": check_csv,
         "safetensors": check_safetensors,
+        "checkpoint": check_checkpoint,
     }
     checks[sys.argv[1]](workplace)

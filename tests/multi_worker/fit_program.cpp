@@ -1,8 +1,9 @@
-// A worker that trains on the digits with `fit`: `fit_program REPLICAS [what happens on worker 1 [FOLDER]]`. The cluster comes from
+// A worker that trains on the digits with `fit`: `fit_program REPLICAS [what happens on worker 1 [FOLDER [sharded]]]`. The cluster comes from
 // TF_CONFIG; without it, it is one worker. Prints the history and a digest of the weights, which must be the same for every W x R.
-// With a folder, it writes checkpoints and a CSV file there, and continues from them.
+// With a folder, it writes checkpoints and a CSV file there, and continues from them. "resize" changes the width of its terminal.
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
@@ -17,6 +18,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -24,6 +27,7 @@
 #include "lockstep/lockstep.h"
 #include "lockstep/train.h"
 #include "tests/support/replicas.h"
+#include "tests/support/terminal.h"
 
 namespace ls = lockstep;
 namespace nn = torch::nn;
@@ -69,9 +73,20 @@ std::int64_t step_of(const std::string& prefix, const std::string& what) {
 }
 
 /// "die_at 8": the last worker ends there as if it were killed, before the step is saved. "term_at 8": it receives SIGTERM.
+/// "full": from the second epoch on, the chief's disk takes no file of more than some bytes. "often" saves after each step.
 ls::train::CallbackPtr dying(const std::string& what) {
   const std::int64_t dies = step_of("die_at ", what), terminated = step_of("term_at ", what);
-  return ls::train::lambda({.name = "dying", .batch_ends = [=](const ls::train::Training& t) -> Decision {
+  return ls::train::lambda({.name = "dying",
+                            .train_begins = [](const ls::train::Training&) -> Decision {
+                              std::printf("begins\n");
+                              std::fflush(stdout);
+                              return {};
+                            },
+                            .batch_ends = [=](const ls::train::Training& t) -> Decision {
+                              if (what == "full" && t.strategy.is_chief() && t.step == 7) {
+                                constexpr rlimit kSmall{.rlim_cur = 20'000, .rlim_max = 20'000};
+                                ::setrlimit(RLIMIT_FSIZE, &kSmall);
+                              }
                               if (t.strategy.worker_id() + 1 != t.strategy.num_workers()) return {};
                               if (t.step == dies) ::_exit(9);
                               if (t.step == terminated) ::raise(SIGTERM);
@@ -79,7 +94,15 @@ ls::train::CallbackPtr dying(const std::string& what) {
                             }});
 }
 
-int run(int replicas, const std::string& what, const std::string& folder) {
+ls::train::CallbackPtr resizing() {
+  return ls::train::lambda({.name = "resizing", .batch_ends = [](const ls::train::Training& t) -> Decision {
+                              const std::map<std::int64_t, int> widths{{2, 40}, {5, 200}, {9, 60}, {10, 45}, {15, 80}};
+                              if (widths.contains(t.step)) ls::resize_terminal(widths.at(t.step));
+                              return {};
+                            }});
+}
+
+int run(int replicas, const std::string& what, const std::string& folder, bool sharded) {
   ls::MultiWorkerMirroredStrategy strategy(
       {.devices = ls::test_devices(replicas), .intra_op_threads = 1, .seed = 7, .deterministic = true});
   Digits digits = load_digits();
@@ -91,12 +114,19 @@ int run(int replicas, const std::string& what, const std::string& folder) {
   ls::train::Model model(net, optimizer,
                          {.loss = ls::train::losses::cross_entropy(),
                           .metrics = {ls::train::metrics::accuracy(), ls::train::metrics::f_beta({.classes = 10}),
-                                      ls::train::metrics::perplexity()}});
+                                      ls::train::metrics::perplexity()},
+                          .accumulate = what == "ema" ? std::optional(4) : std::nullopt});
   std::vector<ls::train::CallbackPtr> callbacks = {on_worker_1(what, [&] { optimizer.set_learning_rate(0.3); })};
+  const auto averages = ls::train::ema(net, {.decay = 0.9});
+  if (what == "ema") callbacks.push_back(averages);
   if (what == "nan") callbacks.push_back(ls::train::terminate_on_nan());
+  if (what == "early") callbacks.push_back(ls::train::early_stopping({.min_delta = 10}));
+  if (what == "resize") callbacks.push_back(resizing());
   if (!folder.empty()) {
     callbacks.push_back(ls::train::csv_logger({.path = folder + "/log.csv"}));
-    callbacks.push_back(ls::train::model_checkpoint({.folder = folder + "/checkpoints", .every = {.steps = 4}}));
+    callbacks.push_back(ls::train::model_checkpoint({.folder = folder + "/checkpoints",
+                                                     .every = {.steps = what == "often" ? 1 : 4},
+                                                     .checkpoints = {.sharded = sharded}}));
     callbacks.push_back(dying(what));
   }
   const auto history = model.fit(ls::data::from_tensor_slices(digits).shuffle(digits.count()).batch(52),
@@ -114,6 +144,7 @@ int run(int replicas, const std::string& what, const std::string& folder) {
               guesses.argmax(1).sum().item<int>());
   std::printf("stopped: %s\n", history.stopped.c_str());
   std::printf("steps %d, rate %a\n", static_cast<int>(optimizer.steps()), optimizer.learning_rate());
+  if (what == "ema") averages->swap();
   std::printf("weights %016llx\n", static_cast<unsigned long long>(ls::combine(optimizer.digests())));
   return 0;
 }
@@ -122,7 +153,7 @@ int run(int replicas, const std::string& what, const std::string& folder) {
 
 int main(int argc, char** argv) {
   try {
-    return run(argc > 1 ? std::atoi(argv[1]) : 1, argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : "");
+    return run(argc > 1 ? std::atoi(argv[1]) : 1, argc > 2 ? argv[2] : "", argc > 3 ? argv[3] : "", argc > 4);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -31,6 +31,8 @@ const Left kAboutCpus[] = {
     {"IntraOp.*", "threads inside operations"},
     {"Threads.*:ThreadsTest.*:*/RunTest.EveryReplicaUsesTheThreadsOfItsStrategy/*", "threads inside operations"},
     {"*ReplicaConvolution.*:*ReplicaLinear.*:*ReplicaMaxPool.*:MaxPoolOfReplicas.*", "kernels for CPUs"},
+    {"OneReplica.IsThePlainProgramWithConvolutionsDropoutAndASampler",
+     "a sampler of LibTorch, whose numbers are on the CPU"},
     {"Save.AKillAtAnyMoment*:Save.ProcessesThatSave*", "forks, after which CUDA cannot be used"},
 };
 
@@ -46,6 +48,8 @@ const Left kOtherwise[] = {
      "values that LibTorch changes without a new version are not looked at"},
     {"SameCall.ScalersOfDifferentScale", "scales are on the GPU and are not compared"},
     {"Drift.OfOptimizerStateNames*", "steps are counted on the GPU"},
+    {"TrainingMistakes.AreOneClearErrorEach",
+     "a label out of range is found by the GPU, which no program can use any more then"},
     {"*/Misuse.OfParametersInOneMemory/*",
      "parameters that share memory on the CPU are apart once LibTorch has moved them"},
 };
