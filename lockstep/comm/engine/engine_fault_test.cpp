@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <thread>
 
 #include "lockstep/base/text.h"
 #include "lockstep/comm/socket.h"
@@ -263,13 +265,71 @@ TEST(EngineFaults, APortInUseIsNamed) {
   EXPECT_TRUE(contains(seen.parts.what, name)) << seen.text;
 }
 
+// As a flood at the data port does it to a connection whose hello has not arrived yet.
+TEST(EngineFaults, AConnectionThatIsClosedUnansweredIsMadeAgain) {
+  MemoryStore store;
+  const EngineStore face = store.face();
+  std::jthread first([&] {
+    auto options = options_for(0, 2, 1, store);
+    options.channels = 1;
+    Engine engine(options);
+    engine.run(0, {.kind = CollectiveKind::Barrier});
+  });
+  const std::string card = face.get("engine/data/0", Deadline::after(10s));
+  const Descriptor port = listen_at({"127.0.0.1", 0});
+  constexpr int kClosed = 3;
+  std::jthread relay([&] {
+    for (int k = 0; k < kClosed; ++k) {
+      ASSERT_TRUE(is_ready(port.get(), POLLIN, Deadline::after(10s)));
+      accept_from(port.get());
+    }
+    ASSERT_TRUE(is_ready(port.get(), POLLIN, Deadline::after(10s)));
+    const Descriptor caller = accept_from(port.get()).socket;
+    const Descriptor worker = connect_to(parse_address(card.substr(0, card.find(' '))), Deadline::after(10s));
+    for (const Deadline end = Deadline::after(10s); !end.expired();) {
+      pollfd both[] = {{caller.get(), POLLIN, 0}, {worker.get(), POLLIN, 0}};
+      ::poll(both, 2, poll_milliseconds(end));
+      for (int from = 0; from < 2; ++from) {
+        char bytes[4096];
+        const ssize_t count = ::recv(both[from].fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (count == 0) return;  // a worker has left
+        if (count > 0) (void)write_all(both[1 - from].fd, bytes, static_cast<std::size_t>(count), end);
+      }
+    }
+  });
+  auto options = options_for(1, 2, 1, store);
+  options.channels = 1;
+  options.store.get = [&](const std::string& key, Deadline deadline) {
+    if (key != "engine/data/0") return face.get(key, deadline);
+    return own_name(port.get()) + card.substr(card.find(' '));
+  };
+  Engine engine(options);
+  engine.run(0, {.kind = CollectiveKind::Barrier});
+}
+
+TEST(EngineFaults, APortThatAlwaysClosesIsNamed) {
+  const Descriptor port = listen_at({"127.0.0.1", 0});
+  MemoryStore store;
+  store.face().set("engine/data/0", own_name(port.get()) + " " + std::string(32, 'a'));
+  std::jthread closing([&](const std::stop_token& stop) {
+    while (!stop.stop_requested())
+      if (is_ready(port.get(), POLLIN, Deadline::after(10ms))) accept_from(port.get());
+  });
+  auto options = options_for(1, 2, 1, store);
+  options.reach = 200ms;
+  const SeenError seen = error_of([&] { Engine engine(options); });
+  EXPECT_EQ(seen.number, errors::kPeerMissing);
+  EXPECT_TRUE(contains(seen.parts.what, "worker 0's data engine at " + own_name(port.get()) + " does not answer"))
+      << seen.text;
+}
+
 // Before the connections stand a stranger is dropped; afterwards there is no listener.
 TEST(EngineFaults, StrayConnectionsEndNobody) {
   MemoryStore store;
   EngineStore face = store.face();
   std::string name;
   std::vector<Descriptor> strangers;
-  std::thread first([&] {
+  std::jthread first([&] {
     auto options = options_for(0, 2, 1, store);
     Engine engine(options);
     engine.run(0, {.kind = CollectiveKind::Barrier});
@@ -288,7 +348,6 @@ TEST(EngineFaults, StrayConnectionsEndNobody) {
   Engine engine(options);
   engine.run(0, {.kind = CollectiveKind::Barrier});  // worker 0 has all its connections now
   EXPECT_FALSE(connect_to(parse_address(name), Deadline::after(1s))) << "the data port still listens";
-  first.join();
 }
 
 TEST(EngineFaults, AFloodAtTheDataPortKeepsNobodyOut) {
@@ -298,7 +357,7 @@ TEST(EngineFaults, AFloodAtTheDataPortKeepsNobodyOut) {
   ::setrlimit(RLIMIT_NOFILE, &files);
   MemoryStore store;
   EngineStore face = store.face();
-  std::thread first([&] {
+  std::jthread first([&] {
     auto options = options_for(0, 2, 1, store);
     options.hosts = {"127.0.0.1", "127.0.0.1"};
     Engine engine(options);
@@ -314,7 +373,6 @@ TEST(EngineFaults, AFloodAtTheDataPortKeepsNobodyOut) {
   }
   Engine engine(options_for(1, 2, 1, store));
   engine.run(0, {.kind = CollectiveKind::Barrier});
-  first.join();
 }
 
 }  // namespace

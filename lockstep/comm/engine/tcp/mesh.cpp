@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <map>
 #include <optional>
+#include <thread>
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/random_bytes.h"
@@ -41,7 +42,8 @@ constexpr std::uint32_t kMagic = 0x4c534534;  // LSE4
 constexpr auto kHelloWait = std::chrono::seconds(5);
 // How often it looks whether the job has failed.
 constexpr Deadline::Clock::duration kNewsInterval = std::chrono::milliseconds(50);
-constexpr int kMostAtOnce = 256;  // connections accepted between two looks at those that wait
+constexpr auto kCallAgain = std::chrono::milliseconds(10);  // after a connection that was closed without an answer
+constexpr int kMostAtOnce = 256;                            // connections accepted between two looks at those that wait
 
 struct Card {  // what a worker leaves in the store: "127.0.0.1:4711 " and the token
   std::string name;
@@ -121,12 +123,17 @@ class Mesh {
   void call(int rank, int channel) {
     const Hello hello = hello_to(rank, channel);
     const std::string& name = card_of(rank).name;
-    const auto wait = std::min(options_.connect.remaining(), Deadline::Clock::duration(options_.reach));
-    Descriptor socket = connect_to(parse_address(name), Deadline::after(wait));
+    const Deadline reach =
+        Deadline::after(std::min(options_.connect.remaining(), Deadline::Clock::duration(options_.reach)));
+    Descriptor socket;
     Hello answer{};
-    if (!socket || !write_all(socket.get(), &hello, sizeof hello, options_.connect) || !await_bytes(socket.get()) ||
-        !read_all(socket.get(), &answer, sizeof answer, options_.connect))
-      throw_missing(str("worker ", rank, "'s data engine at ", name, " does not answer"));
+    // A flood at that port may have pushed this connection out before its hello arrived: it is closed without an answer.
+    while (!is_answered(socket = connect_to(parse_address(name), reach), hello, answer)) {
+      if (!socket || reach.expired())
+        throw_missing(str("worker ", rank, "'s data engine at ", name, " does not answer"));
+      options_.store.check();
+      std::this_thread::sleep_for(kCallAgain);
+    }
     if (!is_known(answer, rank, channel))
       throw Unavailable(errors::kStranger,
                         {.what = str("what answers at ", name, " is not worker ", rank, "'s data engine"),
@@ -134,6 +141,11 @@ class Mesh {
     const std::uint8_t both_read = answer.reads != 0 && can_read(socket.get(), answer) ? 1 : 0;
     if (!write_all(socket.get(), &both_read, 1, options_.connect)) throw_missing(str("worker ", rank, " is gone"));
     keep({std::move(socket), name, both_read != 0 ? static_cast<pid_t>(answer.process) : 0}, answer);
+  }
+
+  bool is_answered(const Descriptor& socket, const Hello& hello, Hello& answer) const {
+    return socket && write_all(socket.get(), &hello, sizeof hello, options_.connect) && await_bytes(socket.get()) &&
+           read_all(socket.get(), &answer, sizeof answer, options_.connect);
   }
 
   // The other worker may be frozen, and the job has then failed long before the deadline.
