@@ -111,7 +111,9 @@ def names_in(compound):
         last = member.find("name").text
         arguments = member.findtext("argsstring") or ""
         protected = member.get("prot") != "public" and member.get("virt", "non-virtual") == "non-virtual"
-        inherited = "using " in (member.findtext("definition") or "") and member.get("kind") == "function"
+        # `using Base::Base` is the base's function under its own name.
+        made_by = re.search(rf"\b{re.escape(last)}\s*(<.*>)?::{re.escape(last)}$", member.findtext("definition") or "")
+        inherited = member.get("kind") == "function" and made_by and not scope.endswith(f"::{last}")
         if protected or member.get("kind") == "friend" or "delete" in arguments.rpartition(")")[2] or inherited:
             continue
         place = member.find("location")
@@ -130,7 +132,10 @@ def share_comments(names, lines_of):
     for name in functions:
         if name.doc:
             documented.setdefault(name.last, name)
-    for i, name in enumerate(functions):
+    fields = [n for n in names if n.kind == "variable"]
+    for name in fields:
+        name.doc = name.doc or next((n.doc for n in fields if n.doc and (n.file, n.line) == (name.file, name.line)), "")
+    for name in functions:
         if name.doc:
             continue
         lines = lines_of(name.file)
@@ -187,6 +192,8 @@ def read(root):
     for name in types.values():
         name.members.sort(key=lambda n: n.line)
     known = set(headers)
+    guides = {n.qualified for n in types.values()}
+    top = [n for n in top if n.kind != "function" or n.qualified not in guides]
     return sorted((n for n in top if n.file in known), key=lambda n: (n.file, n.line)), headers, entry
 
 
@@ -197,9 +204,14 @@ def walk(names):
 
 
 def is_documented(name, parent=None):
-    if name.doc or name.covered_by or name.is_special or name.last in STANDARD:
+    """Whether a comment is about the name: its own, one shared with its neighbours, or its class's, which may name a member in
+    backticks. The comment of an enumeration, or of a class whose constants are of its own type, is about its values."""
+    if name.doc or name.covered_by or name.is_special or (name.last in STANDARD and name.kind != "variable"):
         return True
-    if name.kind == "enumvalue":
+    if parent and f"`{name.last}`" in parent.doc:
+        return True
+    constant = name.kind == "variable" and name.element.get("static") == "yes" and parent is not None
+    if name.kind == "enumvalue" or (constant and "".join(name.element.find("type").itertext()).endswith(parent.last)):
         return bool(parent and parent.doc)
     return name.kind == "function" and "override" in (name.element.findtext("argsstring") or "").rpartition(")")[2]
 
