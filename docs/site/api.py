@@ -159,7 +159,7 @@ def read(root):
         copy = work / "include" / header
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(mark_comments((root / header).read_text()))
-    settings = (root / "docs/site/Doxyfile").read_text()
+    settings = (pathlib.Path(__file__).parent / "Doxyfile").read_text()
     settings += f"INPUT={work}/include\nSTRIP_FROM_PATH={work}/include\nSTRIP_FROM_INC_PATH={work}/include\nOUTPUT_DIRECTORY={work}\n"
     subprocess.run(["doxygen", "-"], input=settings, text=True, check=True, stdout=subprocess.DEVNULL)
 
