@@ -94,7 +94,15 @@ class Writer:
         self.wanted.add(path)
         return relative(address_of(path), page) + (f"#{anchor}" if anchor else "")
 
-    def inline(self, token, source, page):
+    @staticmethod
+    def is_foreign(tokens, i):
+        """Whether tokens[i] is in the first column of a table that has TensorFlow's names there."""
+        if tokens[i - 1].type != "td_open" or tokens[i - 2].type != "tr_open":
+            return False
+        head = max(k for k in range(i) if tokens[k].type == "thead_open")
+        return tokens[head + 3].content.startswith("TensorFlow")
+
+    def inline(self, token, source, page, links=True):
         """Rewrites links and images, and makes code that is a public name a link."""
         in_link = 0
         for child in token.children:
@@ -105,7 +113,7 @@ class Writer:
                 in_link -= 1
             elif child.type == "image":
                 child.attrs["src"] = self.image(child.attrs["src"], source, page)
-            elif child.type == "code_inline" and not in_link:
+            elif child.type == "code_inline" and links and not in_link:
                 found = self.link_of(child.content, page)
                 if found:
                     child.type = "html_inline"
@@ -151,7 +159,8 @@ class Writer:
             elif token.type == "inline":
                 if tokens[i - 1].type != "heading_open":
                     section[2].append(plain(token.children))
-                self.inline(token, source, address)
+                foreign = self.is_foreign(tokens, i)
+                self.inline(token, source, address, links=not foreign)
             elif token.type in ("fence", "code_block"):
                 section[2].append(token.content)
         self.add_anchors(tokens)

@@ -16,7 +16,7 @@ AREAS = {
     "comm": "Many workers",
     "base": "Errors, devices, logging",
     "compat": "TensorFlow's names",
-    "contrib": "TensorFlow 1.11's towers",
+    "contrib": "TensorFlow 1.11",
 }
 
 
@@ -58,8 +58,6 @@ class Index:
             self.by_id[name.element.get("id")] = name
 
     def address(self, name, page):
-        if name.kind == "function" and name.covered_by:
-            name = self.names[name.covered_by.qualified]
         return pages.relative(address_of(name.file), page) + "#" + anchor_of(name)
 
     def find(self, text):
@@ -149,7 +147,7 @@ class Signatures:
         else:
             parameters = [p for p in element.findall("param") if "source_location" not in "".join(p.find("type").itertext())]
             parameters = [self.parameter(p) for p in parameters if "".join(p.find("type").itertext()) != "void"]
-            suffix = (element.findtext("argsstring") or "").rpartition(")")[2]
+            suffix = (element.findtext("argsstring") or "").rpartition(")")[2].replace("=default", "")
             front = "static " if element.get("static") == "yes" and name.scope in self.index.names else ""
             front += f"{self.marked(element.find('type'))} "
             whole = f"{front}{marker}({', '.join(parameters)}){suffix.replace('=0', ' = 0')}"
@@ -233,19 +231,23 @@ class Reference:
         name = group[0]
         doc = writer.fragment(name.doc, page) if name.doc else ""
         overview = [m for m in name.members if m.kind in ("variable", "enumvalue")]
-        rest = [m for m in name.members if m not in overview and not (m.is_special and m.last.startswith("~"))]
+        plain = [m for m in name.members if m.last.startswith("~") or (m.kind == "typedef" and m.last in api.STANDARD and not m.doc)]
+        rest = [m for m in name.members if m not in overview and m not in plain]
+        titles = {n.last: anchor_of(n) for n in group if not n.is_special} or {name.last: anchor_of(name)}
         return {
             "id": anchor_of(name),
             "name": name,
-            "title": name.last if name.scope in self.index.names else anchor_of(name).replace(".", "::"),
-            "signatures": [self.signatures.of(n, page) for n in group],
+            "title": ", ".join(titles),
+            "titles": list(titles.items()),
+            "signatures": [
+                {"id": anchor_of(n) if n.last != name.last else None, "text": self.signatures.of(n, page)} for n in group
+            ],
             "doc": doc,
             "fields": [
                 {"id": anchor_of(m), "signature": self.signatures.of(m, page) if m.kind == "variable" else f"<b>{m.last}</b>", "doc": writer.fragment(m.doc, page)}
                 for m in overview
             ],
             "members": [self.entry(g, writer, page) for g in groups(rest)],
-            "source": f"{name.file}:{name.line}",
         }
 
     def summary(self, group):
@@ -263,14 +265,14 @@ class Reference:
             entries = [self.entry(group, writer, address) for group in groups(names)]
             unique_ids(entries, set())
             page = pages.Page(address, label, "", template="reference.html", area="reference")
-            page.headings = [(2, e["id"], e["title"]) for e in entries if e["id"]]
+            page.headings = [(2, anchor, title) for e in entries if e["id"] for title, anchor in e["titles"]]
             if entries[0]["title"] == label:
                 seen = {}
                 for member in entries[0]["members"]:
                     if member["id"] and not member["name"].is_special:
-                        seen.setdefault(member["title"], (3, member["id"], member["title"]))
+                        seen |= {title: (3, anchor, title) for title, anchor in member["titles"] if title not in seen}
                 page.headings[1:1] = seen.values()
-            page.intro = {"header": header, "entries": entries, "include": self.entries.get(header, header)}
+            page.intro = {"header": header, "entries": entries, "include": self.entries.get(header, header), "space": names[0].scope}
             for name in api.walk(names):
                 if not name.is_special and name.kind != "enumvalue":
                     page.sections.append((self.index.address(name, address).partition("#")[2], anchor_of(name).replace(".", "::"), " ".join(name.doc.replace("`", "").split())[:300]))
@@ -280,8 +282,8 @@ class Reference:
 def unique_ids(entries, seen):
     """Overloads with comments of their own share a name: only the first is its anchor."""
     for entry in entries:
-        for part in [entry, *entry["fields"]]:
+        for part in [entry, *entry["signatures"], *entry["fields"]]:
             if part["id"] in seen:
                 part["id"] = None
-            seen.add(part["id"])
+            seen.add(part["id"] or "")
         unique_ids(entry["members"], seen)
