@@ -21,6 +21,7 @@ class Descriptor {
   ~Descriptor() { close(); }
 
   explicit operator bool() const { return number_ >= 0; }
+  /// The system's number for it; -1 if there is none.
   int get() const { return number_; }
   /// Gives up the descriptor without closing it.
   int release() { return std::exchange(number_, -1); }

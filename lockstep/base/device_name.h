@@ -12,11 +12,11 @@ namespace lockstep {
 /// The parts of a device name such as "/job:worker/replica:0/task:1/device:GPU:0". Parts that the name leaves open are
 /// empty; "cpu:0" gives only a type and an index.
 struct DeviceName {
-  std::optional<std::string> job;
-  std::optional<int> replica;
-  std::optional<int> task;
-  std::string type;  ///< "CPU", "GPU", ...; empty: none given
-  std::optional<int> index;
+  std::optional<std::string> job;   ///< "worker"; empty: none given
+  std::optional<int> replica;       ///< the number after "replica:"
+  std::optional<int> task;          ///< the number after "task:"
+  std::string type;                 ///< "CPU", "GPU", ...; empty: none given
+  std::optional<int> index;         ///< number among the devices of that type
   std::optional<int> logical = {};  ///< number among the replicas of one GPU: "gpu:0/1" is the second on the first GPU
 
   bool operator==(const DeviceName&) const = default;

@@ -48,6 +48,7 @@ class LOCKSTEP_EXPORT Error : public std::exception {
   Error(Code code, int number, ErrorText text);
 
   const char* what() const noexcept override { return message_.c_str(); }
+  /// The kind of failure, its number for `explain`, and the parts of the message.
   Code code() const noexcept { return code_; }
   int number() const noexcept { return number_; }
   const ErrorText& text() const noexcept { return text_; }
@@ -82,18 +83,18 @@ class TypedError : public Error {
     using TypedError::TypedError;                                                  \
   }
 
-LOCKSTEP_ERROR_TYPE(InvalidArgument);
-LOCKSTEP_ERROR_TYPE(FailedPrecondition);
-LOCKSTEP_ERROR_TYPE(OutOfRange);
-LOCKSTEP_ERROR_TYPE(NotFound);
-LOCKSTEP_ERROR_TYPE(AlreadyExists);
-LOCKSTEP_ERROR_TYPE(Unavailable);
-LOCKSTEP_ERROR_TYPE(DeadlineExceeded);
-LOCKSTEP_ERROR_TYPE(DataLoss);
-LOCKSTEP_ERROR_TYPE(ResourceExhausted);
-LOCKSTEP_ERROR_TYPE(Cancelled);
-LOCKSTEP_ERROR_TYPE(Unimplemented);
-LOCKSTEP_ERROR_TYPE(Internal);
+LOCKSTEP_ERROR_TYPE(InvalidArgument);     ///< a value, shape, structure or name is wrong
+LOCKSTEP_ERROR_TYPE(FailedPrecondition);  ///< a call in the wrong context or order
+LOCKSTEP_ERROR_TYPE(OutOfRange);          ///< past the end
+LOCKSTEP_ERROR_TYPE(NotFound);            ///< a file, tensor or name does not exist
+LOCKSTEP_ERROR_TYPE(AlreadyExists);       ///< something with this name exists
+LOCKSTEP_ERROR_TYPE(Unavailable);         ///< a peer is gone
+LOCKSTEP_ERROR_TYPE(DeadlineExceeded);    ///< a wait ran into its deadline
+LOCKSTEP_ERROR_TYPE(DataLoss);            ///< a file or memory is corrupt
+LOCKSTEP_ERROR_TYPE(ResourceExhausted);   ///< no memory, disk space or thread is left
+LOCKSTEP_ERROR_TYPE(Cancelled);           ///< stopped before it was done
+LOCKSTEP_ERROR_TYPE(Unimplemented);       ///< a feature that does not exist here
+LOCKSTEP_ERROR_TYPE(Internal);            ///< a bug in Lockstep
 
 #undef LOCKSTEP_ERROR_TYPE
 

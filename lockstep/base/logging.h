@@ -7,6 +7,7 @@
 
 namespace lockstep {
 
+/// How important a line of the log is; `Silent` is only for `set_log_severity`.
 enum class Severity { Debug, Info, Warning, Error, Silent };
 
 /// Receives every line that is loud enough. Called from any thread, one call at a time. What it throws is dropped.
@@ -23,6 +24,7 @@ LOCKSTEP_EXPORT void set_log_sink(LogSink sink);
 LOCKSTEP_EXPORT void set_log_severity(Severity severity);
 LOCKSTEP_EXPORT bool is_logged(Severity severity) noexcept;
 
+/// Sends a line to the sink if it is loud enough.
 LOCKSTEP_EXPORT void log(Severity severity, std::string_view line) noexcept;
 inline void log_info(std::string_view line) noexcept { log(Severity::Info, line); }
 inline void log_warning(std::string_view line) noexcept { log(Severity::Warning, line); }

@@ -27,7 +27,7 @@ struct CommunicationOptions {
   std::int64_t bytes_per_pack = 0;
   /// Give up after this long. 0: no limit; unset: none within a process, ten minutes between workers.
   std::optional<double> timeout_seconds;
-  Implementation implementation = Implementation::Auto;
+  Implementation implementation = Implementation::Auto;  ///< the engine that carries the data
 
   bool operator==(const CommunicationOptions&) const = default;
 };

@@ -12,6 +12,7 @@
 // tuple as the only argument needs `std::make_tuple(pair)`: C++ takes `std::tuple{pair}` for a copy of the pair.
 namespace lockstep::compat {
 
+/// Whether `T` is a tuple of arguments.
 template <class T>
 inline constexpr bool is_arguments_v = false;
 template <class... T>

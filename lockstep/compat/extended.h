@@ -20,18 +20,21 @@ class ExtendedHandle {
  public:
   explicit ExtendedHandle(lockstep::Strategy& core) : core_(core) {}
 
+  /// Runs `fn(args..., kwargs)` on each replica, as `run` does.
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   auto call_for_each_replica(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt) const {
     return call_with([&](const auto&... each) { return own()->run(fn, each...); }, args, kwargs);
   }
 
+  /// Reduces a value to devices, as `StrategyExtended::reduce_to` does.
   template <class T>
   auto reduce_to(names::ReduceOp op, const T& value, const Destinations& destinations,
                  const CommunicationOptions& options = {}) const {
     return own()->extended().reduce_to(op, value, destinations, options);
   }
 
-  using ReducePair = lockstep::StrategyExtended::ReducePair;
+  using ReducePair = lockstep::StrategyExtended::ReducePair;  ///< a value and the devices that its sum goes to
+  /// Reduces several values at once.
   template <class Pair>
   auto batch_reduce_to(names::ReduceOp op, const std::vector<Pair>& value_destination_pairs,
                        const CommunicationOptions& options = {}) const {
@@ -53,6 +56,7 @@ class ExtendedHandle {
     });
   }
 
+  /// As `StrategyExtended` has them.
   auto colocate_vars_with(const Variable& colocate_with_variable) const {
     return own()->extended().colocate_vars_with(colocate_with_variable);
   }
@@ -68,6 +72,7 @@ class ExtendedHandle {
     return value;
   }
 
+  /// As `StrategyExtended` has them.
   const Devices& parameter_devices() const { return extended().parameter_devices(); }
   const Devices& worker_devices() const { return extended().worker_devices(); }
   bool experimental_between_graph() const { return extended().experimental_between_graph(); }

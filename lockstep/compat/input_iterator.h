@@ -13,6 +13,7 @@
 
 namespace lockstep::compat::names {
 
+/// Throws FailedPrecondition: TensorFlow's iterator of a callable has no `element_spec`.
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_element_spec();
 
 /// TensorFlow 1's iterator, of `make_dataset_iterator` and `make_input_fn_iterator`. A dataset's last step may leave replicas
@@ -68,10 +69,12 @@ class InputIterator {
 
 namespace lockstep::compat {
 
+/// For this API's own code: the steps of a dataset, the context of an input function, and the error for none.
 LOCKSTEP_EXPORT data::DistributedInputPtr dataset_steps(lockstep::Strategy& core, const data::StagePtr& dataset);
 LOCKSTEP_EXPORT InputContext worker_context(lockstep::Strategy& core, names::InputReplicationMode mode);
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_input();
 
+/// Makes an iterator of what `input_fn(context)` returns. For this API's own code.
 template <class F>
 auto input_fn_iterator(lockstep::Strategy& core, F& input_fn, names::InputReplicationMode mode) {
   if constexpr (!std::is_invocable_v<F&, const InputContext&>) {

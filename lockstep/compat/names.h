@@ -82,12 +82,12 @@ class CollectiveCommunication : public NamedValue<Implementation> {
 inline constexpr CollectiveCommunication CollectiveCommunication::AUTO = Implementation::Auto;
 inline constexpr CollectiveCommunication CollectiveCommunication::RING = Implementation::Ring;
 inline constexpr CollectiveCommunication CollectiveCommunication::NCCL = Implementation::Nccl;
-using CommunicationImplementation = CollectiveCommunication;
+using CommunicationImplementation = CollectiveCommunication;  ///< later name in TensorFlow
 
 /// Older form of CommunicationOptions, which it converts to.
 struct CollectiveHints {
-  std::int64_t bytes_per_pack = 0;
-  std::optional<double> timeout_seconds = {};
+  std::int64_t bytes_per_pack = 0;             ///< as in CommunicationOptions
+  std::optional<double> timeout_seconds = {};  ///< as in CommunicationOptions
 
   operator CommunicationOptions() const {  // NOLINT(google-explicit-constructor)
     return {.bytes_per_pack = bytes_per_pack, .timeout_seconds = timeout_seconds};
@@ -103,6 +103,7 @@ class InputReplicationMode : public NamedValue<ReplicationMode> {
 inline constexpr InputReplicationMode InputReplicationMode::PER_WORKER = ReplicationMode::PerWorker;
 inline constexpr InputReplicationMode InputReplicationMode::PER_REPLICA = ReplicationMode::PerReplica;
 
+/// How a dataset's files or rows are divided among workers.
 class AutoShardPolicy : public NamedValue<lockstep::AutoShardPolicy> {
  public:
   using NamedValue::NamedValue;
@@ -116,8 +117,8 @@ inline constexpr AutoShardPolicy AutoShardPolicy::OFF = lockstep::AutoShardPolic
 
 /// How workers share the rows of a dataset. Batches are cut into one part per replica in any case.
 struct DistributeOptions {
-  bool auto_shard = true;  ///< TensorFlow 2.0: false is AutoShardPolicy::OFF
-  AutoShardPolicy auto_shard_policy = AutoShardPolicy::AUTO;
+  bool auto_shard = true;                                     ///< TensorFlow 2.0: false is AutoShardPolicy::OFF
+  AutoShardPolicy auto_shard_policy = AutoShardPolicy::AUTO;  ///< which rows each worker gets
 
   operator data::DatasetOptions() const {  // NOLINT(google-explicit-constructor)
     return {.auto_shard_policy = auto_shard ? auto_shard_policy : AutoShardPolicy::OFF};
@@ -130,15 +131,15 @@ struct DistributeOptions {
 ///     options.experimental_distribute.auto_shard = false;
 ///     dataset = dataset.with_options(options);
 struct Options {
-  DistributeOptions experimental_distribute = {};
+  DistributeOptions experimental_distribute = {};  ///< how workers share the rows
 
   operator data::DatasetOptions() const { return experimental_distribute; }  // NOLINT(google-explicit-constructor)
 };
 
 /// Options of `run`. Only TPUs use them: they have no effect here.
 struct RunOptions {
-  bool experimental_enable_dynamic_batch_size = true;
-  bool experimental_bucketizing_dynamic_shape = false;
+  bool experimental_enable_dynamic_batch_size = true;   ///< not used: C++ has no graph with static shapes
+  bool experimental_bucketizing_dynamic_shape = false;  ///< not used
 };
 
 /// Along what a reduction runs inside each replica: None, one dimension or several.

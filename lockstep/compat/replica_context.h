@@ -29,16 +29,19 @@ class ReplicaContextOf {
   /// Lockstep's own; FailedPrecondition if this is None.
   lockstep::ReplicaContext& core() const { return core_ ? *core_ : lockstep::get_replica_context(); }
 
+  /// As `lockstep::ReplicaContext` has them.
   int replica_id_in_sync_group() const { return core().replica_id_in_sync_group(); }
   int num_replicas_in_sync() const { return core().num_replicas_in_sync(); }
   Handle strategy() const { return Handle(core().strategy()); }
   std::vector<std::string> devices() const { return {core().device_name()}; }
 
+  /// Reduces a value over all replicas, as `lockstep::ReplicaContext` does.
   template <class T>
   auto all_reduce(names::ReduceOp op, const T& value, const CommunicationOptions& options = {},
                   const std::source_location& where = std::source_location::current()) const {
     return core().all_reduce(op, value, options, where);
   }
+  /// Concatenates the replicas' values along `axis`.
   template <class T>
   auto all_gather(const T& value, std::int64_t axis, const CommunicationOptions& options = {},
                   const std::source_location& where = std::source_location::current()) const {

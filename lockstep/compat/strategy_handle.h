@@ -25,6 +25,7 @@ class LOCKSTEP_EXPORT StrategyHandle {
   lockstep::Strategy& core() const { return held_.get(); }
   bool operator==(const StrategyHandle& other) const { return held_ == other.held_; }
 
+  /// As `lockstep::Strategy` has them.
   int num_replicas_in_sync() const { return core().num_replicas_in_sync(); }
   Scope scope() const { return own()->scope(); }
 
@@ -64,7 +65,7 @@ class LOCKSTEP_EXPORT StrategyHandle {
 template <class Base>
 class MultiWorkerStrategyOf : public Base {
  public:
-  using Communication = names::CollectiveCommunication;
+  using Communication = names::CollectiveCommunication;  ///< how workers communicate
   explicit MultiWorkerStrategyOf(Communication communication = Communication::AUTO,
                                  std::shared_ptr<const ClusterResolver> cluster_resolver = {})
       : MultiWorkerStrategyOf(

@@ -29,10 +29,12 @@ namespace lockstep::compat::v1 {
 
 using namespace names;  // NOLINT(google-build-using-namespace)
 
+/// TensorFlow 1's `tf.distribute.StrategyExtended`: the calls of `ExtendedHandle` and those that 2.x dropped.
 class StrategyExtended : public ExtendedHandle {
  public:
   using ExtendedHandle::ExtendedHandle;
 
+  /// The devices for variables that belong to no other variable.
   Devices non_slot_devices(const std::vector<Variable>& var_list) const {
     return extended().non_slot_devices(var_list);
   }
@@ -45,6 +47,7 @@ class StrategyExtended : public ExtendedHandle {
     };
     return grouped<kGroup>([&] { return call_with(call, args, kwargs); });
   }
+  /// Copies a tensor to devices.
   template <class T>
   auto broadcast_to(const T& tensor, const Destinations& destinations) const {
     return own()->extended().broadcast_to(tensor, destinations);
@@ -81,12 +84,15 @@ class Strategy : public StrategyHandle {
   explicit Strategy(std::shared_ptr<lockstep::Strategy> core) : StrategyHandle(std::move(core), v1_words()) {}
   explicit Strategy(lockstep::Strategy& core) : StrategyHandle(core) {}
 
+  /// The lower-level calls.
   StrategyExtended extended() const { return StrategyExtended(core()); }
 
+  /// Runs `fn(args..., kwargs)` on each replica.
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   auto run(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt, const RunOptions& = {}) const {
     return run_with(fn, args, kwargs);
   }
+  /// Does what `run` does.
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   LOCKSTEP_DEPRECATED("renamed to run")
   auto experimental_run_v2(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt,
@@ -106,16 +112,19 @@ class Strategy : public StrategyHandle {
     return run_with(fn, std::tuple<>(), None);
   }
 
+  /// Reduces a value over replicas and, with an axis, over its elements.
   template <class T>
   auto reduce(ReduceOp reduce_op, const T& value, const Axis& axis = None,
               const std::source_location& where = std::source_location::current()) const {
     return own()->reduce(reduce_op, value, axis, where);
   }
+  /// Concatenates the replicas' values along `axis`.
   template <class T>
   auto gather(const T& value, std::int64_t axis,
               const std::source_location& where = std::source_location::current()) const {
     return own()->gather(value, axis, where);
   }
+  /// Makes a value for each replica by `value_fn(context)`.
   template <class F>
   auto experimental_distribute_values_from_function(F&& value_fn) const {
     return own()->values_from_function(std::forward<F>(value_fn));
@@ -150,7 +159,7 @@ class Strategy : public StrategyHandle {
   }
 };
 
-using ReplicaContext = ReplicaContextOf<Strategy>;
+using ReplicaContext = ReplicaContextOf<Strategy>;  ///< the context inside of `run`
 /// None in a cross-replica context.
 inline ReplicaContext get_replica_context() { return ReplicaContext(current_replica()); }
 inline Strategy get_strategy() { return Strategy(lockstep::get_strategy()); }
@@ -171,6 +180,6 @@ class MirroredStrategy : public Strategy {
 
 namespace experimental {
 using names::CollectiveCommunication;
-using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;
+using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;  ///< many workers
 }  // namespace experimental
 }  // namespace lockstep::compat::v1

@@ -31,7 +31,7 @@ using names::None;
 using names::Options;
 using names::PerReplica;
 using names::ReduceOp;
-using StrategyExtended = ExtendedHandle;
+using StrategyExtended = ExtendedHandle;  ///< the lower-level calls
 
 /// Base of the strategies, and what `get_strategy()` returns. compat/arguments.h says how functions get their arguments.
 class Strategy : public StrategyHandle {
@@ -39,8 +39,10 @@ class Strategy : public StrategyHandle {
   explicit Strategy(std::shared_ptr<lockstep::Strategy> core) : StrategyHandle(std::move(core), v2_words()) {}
   explicit Strategy(lockstep::Strategy& core) : StrategyHandle(core) {}
 
+  /// The lower-level calls.
   StrategyExtended extended() const { return StrategyExtended(core()); }
 
+  /// Does what `run` does.
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   auto experimental_run_v2(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt) const {
     return run_with(fn, args, kwargs);
@@ -58,12 +60,12 @@ class Strategy : public StrategyHandle {
   }
 };
 
-using ReplicaContext = ReplicaContextOf<Strategy>;
+using ReplicaContext = ReplicaContextOf<Strategy>;  ///< the context inside of `run`
 /// None in a cross-replica context.
 inline ReplicaContext get_replica_context() { return ReplicaContext(current_replica()); }
 inline Strategy get_strategy() { return Strategy(lockstep::get_strategy()); }
 
-using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;
+using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;  ///< many workers
 namespace experimental {
 using v2::CollectiveCommunication;
 using v2::MultiWorkerMirroredStrategy;

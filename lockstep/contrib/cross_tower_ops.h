@@ -25,9 +25,9 @@ class LOCKSTEP_EXPORT AllReduceCrossTowerOps final : public OrderedCrossDeviceOp
 
 /// TensorFlow's specification of an all-reduce between workers: algorithm, shards, and up to which size it is used.
 struct AllReduceSpecTuple {
-  std::string alg = "pscpu/pscpu";
-  int shards = 2;
-  int limit = -1;
+  std::string alg = "pscpu/pscpu";  ///< the name of an algorithm of TensorFlow's
+  int shards = 2;                   ///< into how many parts large gradients are cut
+  int limit = -1;                   ///< gradients up to so many bytes; -1: all
 };
 
 /// For towers of several workers. There Lockstep's engine sums by itself, in the one order, whatever `all_reduce_spec`

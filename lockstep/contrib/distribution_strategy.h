@@ -32,12 +32,14 @@ namespace lockstep::contrib {
 /// The last argument of `call_for_each_tower`: whether towers work at the same time, which is the default. Otherwise each
 /// works up to its next merge point before the one after it does.
 struct RunConcurrently {
-  bool value = true;
+  bool value = true;  ///< false: in turn
 };
+/// How towers work.
 inline constexpr RunConcurrently run_concurrently{true}, run_in_turn{false};
 
 /// The last argument of `update` and `update_non_slot` for their results as a list (`grouped=False` in TensorFlow).
 struct Ungrouped {};
+/// Asks for results as a list.
 inline constexpr Ungrouped ungrouped{};
 
 namespace detail {
@@ -70,15 +72,20 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   DistributionStrategy(const DistributionStrategy&) = delete;
   DistributionStrategy& operator=(const DistributionStrategy&) = delete;
 
+  /// The strategy of the main API underneath.
   Strategy& core() const { return *core_; }
+  /// Makes this the current strategy until the result is destroyed.
   Scope scope() {
     const detail::TowerWords words;
     return Scope(*core_);
   }
 
+  /// How many towers there are, over all workers.
   int num_towers() const { return core_->num_replicas_in_sync(); }
   bool is_single_tower() const { return num_towers() == 1; }
+  /// Whether each worker runs the program itself.
   virtual bool between_graph() const { return false; }
+  /// Whether this worker initialises variables: always.
   bool should_init() const { return true; }
   /// True only on the first worker.
   bool should_checkpoint() const { return core_->is_chief(); }
@@ -136,8 +143,9 @@ class LOCKSTEP_EXPORT DistributionStrategy {
     return reduce(aggregation, value, TowerDestinations(std::string(device)), where)[0];
   }
 
-  using ReducePair = std::pair<TowerValue, TowerDestinations>;
-  using SparseReducePair = std::pair<PerDevice<IndexedSlices>, TowerDestinations>;
+  using ReducePair = std::pair<TowerValue, TowerDestinations>;  ///< a value and the devices that its sum goes to
+  using SparseReducePair = std::pair<PerDevice<IndexedSlices>, TowerDestinations>;  ///< the same for sparse rows
+  /// Reduces several values at once.
   std::vector<Mirrored<at::Tensor>> batch_reduce(VariableAggregation aggregation, const std::vector<ReducePair>& pairs,
                                                  const std::source_location& where = std::source_location::current());
   std::vector<Mirrored<at::Tensor>> batch_reduce(VariableAggregation aggregation,

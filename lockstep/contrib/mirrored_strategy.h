@@ -14,6 +14,7 @@
 
 namespace lockstep::contrib {
 
+/// Options of a MirroredStrategy.
 struct MirroredOptions {
   /// One tower per device. Not together with a number of GPUs.
   std::optional<std::vector<std::string>> devices = {};
@@ -27,20 +28,21 @@ struct MirroredOptions {
   std::optional<bool> prefetch_on_device = {};
   /// As in lockstep::MirroredOptions.
   std::optional<int> intra_op_threads = {};
-  std::optional<std::uint64_t> seed = {};
+  std::optional<std::uint64_t> seed = {};  ///< seed of the towers' random numbers; unset: LibTorch's generator
 };
 
 /// From now on the CPU of this process counts as `n` devices (TensorFlow's logical CPUs), 1 at first: where there are no
 /// GPUs, strategies that are made or configured without `devices` have a tower on each.
 LOCKSTEP_EXPORT void set_logical_cpus(int n);
 
+/// Options of `configure`.
 struct ConfigureOptions {
   std::any session_config = {};  ///< there are no sessions: taken and not looked at
   /// The workers: chief tasks, then worker tasks by number. Unset: only this process, and nothing changes.
   std::optional<ClusterSpec> cluster_spec = {};
   /// Which of them this process is. Unset: the "task" of the environment variable TF_CONFIG.
   std::optional<std::string> task_type = {};
-  std::optional<int> task_id = {};
+  std::optional<int> task_id = {};  ///< its number within the job
   /// The devices of each worker, in place of the constructor's number of GPUs: `ls::cpus(4)` for four towers.
   std::optional<std::vector<std::string>> devices = {};
   double join_seconds = 300;  ///< how long to wait for the other workers

@@ -58,10 +58,10 @@ class LOCKSTEP_EXPORT MultiStepContext {
   /// step fails they stay as they were.
   void run_op();
 
+  using Step = std::function<void(MultiStepContext&)>;  ///< one call of the program's step
   /// Calls `step` `iterations` times in cross-tower context; it takes its input by itself. `loop_values`: the number of
   /// `initial_loop_values`, which TensorFlow needs and nothing here reads: none, or as many as the outputs of a step have.
   /// For library code.
-  using Step = std::function<void(MultiStepContext&)>;
   static MultiStepContext run(Strategy& strategy, const Devices& of_all_towers, Step step, int iterations,
                               std::size_t loop_values);
 

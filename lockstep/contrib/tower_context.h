@@ -24,6 +24,7 @@ class LOCKSTEP_EXPORT TowerContext {
  public:
   explicit TowerContext(ReplicaContext& replica) : replica_(&replica) {}
 
+  /// This tower's number, how many there are over all workers, and this tower's device.
   int tower_id() const { return replica_->replica_id_in_sync_group(); }
   int num_towers() const { return replica_->num_replicas_in_sync(); }
   bool is_single_tower() const { return num_towers() == 1; }

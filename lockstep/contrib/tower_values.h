@@ -32,7 +32,9 @@ class MapOutput {
  public:
   MapOutput() = default;
   explicit MapOutput(std::vector<T> items) : items_(std::move(items)) {}
+  /// The items, in the order of towers.
   const std::vector<T>& get() const { return items_; }
+  /// Adds an item.
   void add(T item) { items_.push_back(std::move(item)); }
 
  private:
@@ -42,6 +44,7 @@ class MapOutput {
 /// A tensor or number as a program of towers has it: plain, mirrored, one per tower, or several as results of `map`.
 class LOCKSTEP_EXPORT TowerValue {
  public:
+  /// The kinds of values.
   enum class Kind { Plain, Mirrored, PerDevice, MapOutput };
 
   // NOLINTBEGIN(google-explicit-constructor)
@@ -72,6 +75,7 @@ class LOCKSTEP_EXPORT TowerValue {
   }
   // NOLINTEND(google-explicit-constructor)
 
+  /// The kind of this value.
   Kind kind() const { return kind_; }
   /// In tower order, one of a plain value: those of this worker, and of all towers in a step's outputs.
   const std::vector<at::Tensor>& values() const { return of_all_towers_.empty() ? components_ : of_all_towers_; }

@@ -22,6 +22,7 @@ namespace lockstep::data {
 /// byte strings become Strings, numbers tensors.
 template <class T>
 using Batch = detail::MappedLeaves<detail::BatchLeaf, T>;
+/// What a row of a batch of T is, as `unbatch` gives it.
 template <class T>
 using Row = detail::MappedLeaves<detail::RowLeaf, T>;
 
@@ -76,6 +77,7 @@ class DatasetIterator {
  public:
   explicit DatasetIterator(PipelineIterator pipeline) : pipeline_(std::move(pipeline)) {}
 
+  /// The next element; none at the end.
   std::optional<T> next() {
     if (!pipeline_.next(element_)) return std::nullopt;
     return decode<T>(element_);
@@ -212,6 +214,7 @@ class Dataset {
 
   // ---- batches
 
+  /// Stacks `size` elements into one with one more dimension.
   auto batch(std::int64_t size, BatchOptions options = {}) const {
     check_batches();
     return Dataset<Batch<T>>(make_batch(stage(), size, options));
@@ -240,6 +243,7 @@ class Dataset {
 
   // ---- several datasets
 
+  /// The elements of this dataset, then those of `other`.
   Dataset concatenate(const Dataset& other) const { return Dataset(make_concatenate(stage(), other.stage())); }
 
   // ---- running
@@ -271,7 +275,7 @@ class Dataset {
     return DatasetIterator<T>(PipelineIterator(stage(), options));
   }
 
-  using Cursor = LoopCursor<T, DatasetIterator<T>>;
+  using Cursor = LoopCursor<T, DatasetIterator<T>>;  ///< the iterator of a range-based `for`
   Cursor begin() const { return Cursor(iterator()); }
   typename Cursor::End end() const { return {}; }
 

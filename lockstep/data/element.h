@@ -20,7 +20,7 @@
 namespace lockstep::data {
 
 class Stage;
-using StagePtr = std::shared_ptr<const Stage>;
+using StagePtr = std::shared_ptr<const Stage>;  ///< a node of a pipeline
 
 /// A batch of byte strings (lines, records, file names): what `batch` makes of strings, as it makes a tensor of
 /// tensors. In a structure it is one leaf.
@@ -34,6 +34,7 @@ class LOCKSTEP_EXPORT Strings {
   const std::string& operator[](std::int64_t i) const { return values_[static_cast<std::size_t>(i)]; }
   auto begin() const { return values_.begin(); }
   auto end() const { return values_.end(); }
+  /// The strings.
   const std::vector<std::string>& values() const { return values_; }
   std::vector<std::string>& values() { return values_; }
 
@@ -49,15 +50,15 @@ using Component = std::variant<at::Tensor, std::string, Strings, StagePtr>;
 /// The lengths and keys of the vectors and maps within a structure, in the order in which they are visited. With it
 /// the flat components become the user's structure again. Tuples, arrays and plain structs need none.
 struct Skeleton {
-  std::vector<std::variant<std::int64_t, std::string>> marks;  // a length; a map's length is followed by its keys
+  std::vector<std::variant<std::int64_t, std::string>> marks;  ///< a length; a map's length is followed by its keys
   bool operator==(const Skeleton&) const = default;
 };
-using SkeletonPtr = std::shared_ptr<const Skeleton>;
+using SkeletonPtr = std::shared_ptr<const Skeleton>;  ///< null: the user's type is enough
 
 /// One element of a dataset. Passed by reference and moved; copying one shares its tensors and copies its strings.
 struct LOCKSTEP_EXPORT Element {
-  std::vector<Component> components;
-  SkeletonPtr skeleton;  // null where the user's type says it all
+  std::vector<Component> components;  ///< the leaves, in the order in which they are visited
+  SkeletonPtr skeleton;               ///< null where the user's type says it all
 
   // Stages move elements all the time. Copies are rare and compiled once: what they do to a vector of variants is a
   // large part of this header's cost.
@@ -73,6 +74,7 @@ struct LOCKSTEP_EXPORT Element {
     a.components.swap(b.components);
     a.skeleton.swap(b.skeleton);
   }
+  /// An element with one component.
   static Element of(Component component);
 
   std::size_t size() const { return components.size(); }
@@ -109,8 +111,9 @@ LOCKSTEP_EXPORT std::optional<std::int64_t> rows_of(const Component& component);
 LOCKSTEP_EXPORT std::int64_t rows_for_reports(const Element& element);
 /// The help of errors about rows.
 struct RowsHelp {
+  /// Help for a value without rows.
   const char* no_rows = "call batch() before, or give tensors with a first dimension";
-  const char* unequal = "make their first dimensions equal in a map";
+  const char* unequal = "make their first dimensions equal in a map";  ///< help for unequal numbers of rows
 };
 /// For batches that do not come from a dataset.
 inline constexpr RowsHelp kHelpForBatches{

@@ -15,16 +15,18 @@ namespace lockstep::data {
 /// A shape of which parts may be unknown: the rank, or single dimensions.
 class LOCKSTEP_EXPORT PartialShape {
  public:
-  static constexpr std::int64_t kUnknown = -1;
+  static constexpr std::int64_t kUnknown = -1;  ///< stands for a dimension that is not known
 
   PartialShape() = default;                                                 ///< of unknown rank
   PartialShape(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {}  // NOLINT: dims are a shape
   PartialShape(std::initializer_list<std::int64_t> dims) : dims_(dims) {}
 
+  /// The number of dimensions and the dimensions themselves; only if `has_rank()`.
   bool has_rank() const { return dims_.has_value(); }
   std::int64_t rank() const { return static_cast<std::int64_t>(dims_->size()); }
   const std::vector<std::int64_t>& dims() const { return *dims_; }
   std::int64_t dim(std::int64_t i) const { return (*dims_)[static_cast<std::size_t>(i)]; }
+  /// Whether it is known to be a scalar; whether all of it is known.
   bool is_scalar() const { return dims_ && dims_->empty(); }
   bool is_fully_defined() const;
   /// The first dimension of a batch; unknown for a scalar, too.
@@ -33,6 +35,7 @@ class LOCKSTEP_EXPORT PartialShape {
   PartialShape with_front(std::int64_t dim) const;  ///< one more dimension in front; unknown rank stays unknown
   PartialShape without_front() const;               ///< the first dimension taken away; unknown for a scalar
   PartialShape with_dim0(std::int64_t dim) const;   ///< another first dimension; a scalar or unknown rank as it is
+  /// Whether a tensor of these sizes fits.
   bool accepts(const std::vector<std::int64_t>& sizes) const;
   /// What is true of both: dimensions that differ become unknown.
   PartialShape merged_with(const PartialShape& other) const;
@@ -47,13 +50,15 @@ LOCKSTEP_EXPORT std::string to_string(const PartialShape& shape);  ///< "[?, 784
 
 /// What is known about one component before any row is read.
 struct LOCKSTEP_EXPORT ComponentSpec {
+  /// What the component is.
   enum class Kind { Unknown, Tensor, Bytes, Dataset };
 
-  Kind kind = Kind::Unknown;
-  std::optional<at::ScalarType> dtype = std::nullopt;  // of tensors; none if it is not known
-  PartialShape shape = {};
-  bool is_sparse = false;  // a tensor of a sparse layout
+  Kind kind = Kind::Unknown;                           ///< what the component is
+  std::optional<at::ScalarType> dtype = std::nullopt;  ///< only tensors have one; none if it is not known
+  PartialShape shape = {};                             ///< shape of a tensor, or of a batch of strings
+  bool is_sparse = false;                              ///< a tensor of a sparse layout
 
+  /// A tensor, byte strings, a dataset, or what `component` is.
   static ComponentSpec tensor(at::ScalarType dtype, PartialShape shape) {
     return {Kind::Tensor, dtype, std::move(shape)};
   }
@@ -63,6 +68,7 @@ struct LOCKSTEP_EXPORT ComponentSpec {
   static ComponentSpec dataset() { return {Kind::Dataset, std::nullopt, PartialShape({})}; }
   static ComponentSpec of(const Component& component);
 
+  /// What is true of both.
   ComponentSpec merged_with(const ComponentSpec& other) const;
   bool operator==(const ComponentSpec&) const = default;
 };
@@ -71,12 +77,15 @@ struct LOCKSTEP_EXPORT ComponentSpec {
 struct LOCKSTEP_EXPORT ElementSpec {
   /// None if not even the number of components is known (a `map` to vectors or maps without a declared spec).
   std::optional<std::vector<ComponentSpec>> components;
-  SkeletonPtr skeleton = nullptr;
+  SkeletonPtr skeleton = nullptr;  ///< lengths and keys of vectors and maps
 
+  /// Nothing, or only the number of components, is known.
   static ElementSpec unknown() { return {}; }
   static ElementSpec unknown(std::size_t count) { return {std::vector<ComponentSpec>(count)}; }
+  /// The spec of this element.
   static ElementSpec of(const Element& element);
 
+  /// Whether the number of components is known.
   bool is_known() const { return components.has_value(); }
   /// The spec with `f` applied to each component.
   template <class F>

@@ -17,14 +17,15 @@ namespace lockstep::data {
 /// interruption.
 class LOCKSTEP_EXPORT ErrorCounter {
  public:
+  /// How many errors were left out, and the text of the last one.
   std::int64_t count() const { return count_.load(); }
   std::string last_message() const;
 
   /// What failed: place `place` (from 1 on) of a stage's pass with this key.
   struct Where {
-    std::uint64_t pass = 0;
-    std::int64_t place = 0;
-    bool is_resumed = false;
+    std::uint64_t pass = 0;   ///< the key of the pass
+    std::int64_t place = 0;   ///< counts from 1
+    bool is_resumed = false;  ///< whether the pass continues an earlier one
   };
   /// False if it was counted before.
   bool add(const std::string& message, const Where& where);

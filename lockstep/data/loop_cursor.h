@@ -16,6 +16,7 @@ class LoopCursor {
   using difference_type = std::ptrdiff_t;
   using pointer = const Value*;
   using reference = const Value&;
+  /// The end of every loop.
   struct End {};
 
   explicit LoopCursor(Pass pass) : pass_(std::move(pass)), current_(pass_.next()) {}

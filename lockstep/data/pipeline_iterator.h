@@ -24,7 +24,9 @@ class LOCKSTEP_EXPORT PipelineIterator {
   PipelineIterator& operator=(PipelineIterator&&) noexcept;
   ~PipelineIterator();
 
+  /// Writes the next element to `element`; false at the end.
   bool next(Element& element);
+  /// Passes over up to `count` elements; returns how many.
   std::int64_t skip(std::int64_t count);
   /// Places passed: elements taken or skipped, and those that failed.
   std::int64_t consumed() const { return consumed_; }

@@ -18,6 +18,7 @@ class RandomStream {
  public:
   explicit constexpr RandomStream(std::uint64_t key) : state_(mix(key)) {}
 
+  /// The next number: 64 random bits.
   constexpr std::uint64_t next() {
     state_ += 0x9e3779b97f4a7c15u;
     return mix(state_);

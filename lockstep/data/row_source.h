@@ -21,6 +21,6 @@ class LOCKSTEP_EXPORT RowSource {
   /// One row, in memory of its own: user functions may write into it.
   virtual Element row(std::int64_t index) const = 0;
 };
-using RowSourcePtr = std::shared_ptr<const RowSource>;
+using RowSourcePtr = std::shared_ptr<const RowSource>;  ///< rows that can be read in any order
 
 }  // namespace lockstep::data

@@ -13,21 +13,22 @@ struct StageCounters;
 
 /// What one stage did, in numbers for people.
 struct LOCKSTEP_EXPORT StageReportLine {
-  std::string name;  ///< "map #2 (decode)", counted from the source
-  std::string kind;  ///< as Stage::kind
-  std::string description;
-  int depth = 0;
-  int parallel_calls = 0;  ///< 0: it computes on the thread that asks
-  std::int64_t elements = 0;
-  std::int64_t rows = 0;
-  double rows_per_s = 0;
-  double busy_s = 0;        ///< computing, its inputs not counted; all threads together
-  double waiting_s = 0;     ///< its reader waited for it
-  double buffer_fill = -1;  ///< 0 to 1, how full its buffer was on average; -1: it has none
+  std::string name;           ///< "map #2 (decode)", counted from the source
+  std::string kind;           ///< as Stage::kind
+  std::string description;    ///< the stage with its options
+  int depth = 0;              ///< stages between it and the last one
+  int parallel_calls = 0;     ///< 0: it computes on the thread that asks
+  std::int64_t elements = 0;  ///< elements that came out of it
+  std::int64_t rows = 0;      ///< rows of these elements
+  double rows_per_s = 0;      ///< rows per second of the measured time
+  double busy_s = 0;          ///< computing, its inputs not counted; all threads together
+  double waiting_s = 0;       ///< its reader waited for it
+  double buffer_fill = -1;    ///< 0 to 1, how full its buffer was on average; -1: it has none
 };
 
+/// What all stages of a pipeline did.
 struct LOCKSTEP_EXPORT StageReport {
-  double seconds = 0;
+  double seconds = 0;                   ///< length of the measurement
   std::vector<StageReportLine> stages;  ///< the last stage first
   std::string hint;                     ///< "bound by map #2: try 4 parallel calls"
 };

@@ -34,24 +34,28 @@ struct MapOptions {
   std::optional<std::uint64_t> seed = std::nullopt;
 };
 
+/// Options of `shuffle`.
 struct ShuffleOptions {
   std::optional<std::uint64_t> seed = std::nullopt;  ///< without: from the job's seed and the place in the pipeline
   bool reshuffle_each_iteration = true;              ///< another order in every pass
 };
 
+/// Options of `batch`.
 struct BatchOptions {
   bool drop_remainder = false;  ///< leaves out a last batch with fewer rows
   int parallel_calls = 0;       ///< only how TensorFlow tells its parallel batch node apart; batches are the same
 };
 
+/// Options of `padded_batch`.
 struct PaddedBatchOptions {
   /// One for each component: sizes to pad to, -1 for the longest of the batch. Empty: the longest everywhere.
   std::vector<std::optional<std::vector<std::int64_t>>> padded_shapes = {};
   /// One for each component, or one for all, of a value that its type can hold; none: 0.
   std::vector<c10::Scalar> padding_values = {};
-  bool drop_remainder = false;
+  bool drop_remainder = false;  ///< leaves out a last batch with fewer rows
 };
 
+/// Options of `interleave`.
 struct InterleaveOptions {
   int cycle_length = 4;           ///< datasets read in turn
   std::int64_t block_length = 1;  ///< elements taken from one before the next one's turn
@@ -59,35 +63,39 @@ struct InterleaveOptions {
   SpecFunction spec = nullptr;    ///< what the elements look like; without it only what their type tells is known
 };
 
+/// Options of `window`.
 struct WindowOptions {
-  std::int64_t shift = 0;   ///< elements from the start of a window to the start of the next; 0: its size
-  std::int64_t stride = 1;  ///< elements from one to the next within a window
-  bool drop_remainder = false;
+  std::int64_t shift = 0;       ///< elements from the start of a window to the start of the next; 0: its size
+  std::int64_t stride = 1;      ///< elements from one to the next within a window
+  bool drop_remainder = false;  ///< leaves out windows with fewer elements
 };
 
+/// Options of `sample_from_datasets`.
 struct SampleOptions {
-  std::vector<double> weights = {};  ///< one for each dataset; none: all the same
-  std::optional<std::uint64_t> seed = std::nullopt;
-  bool stop_on_empty_dataset = false;  ///< ends with the first dataset that ends
+  std::vector<double> weights = {};                  ///< one for each dataset; none: all the same
+  std::optional<std::uint64_t> seed = std::nullopt;  ///< without: from the job's seed and the place in the pipeline
+  bool stop_on_empty_dataset = false;                ///< ends with the first dataset that ends
 };
 
+/// Options of `ignore_errors`.
 struct IgnoreErrorsOptions {
-  std::shared_ptr<ErrorCounter> counter = nullptr;
-  bool log = false;                   ///< a warning for each
-  std::int64_t give_up_after = 1000;  ///< errors without an element between them: then the last is thrown
+  std::shared_ptr<ErrorCounter> counter = nullptr;  ///< counts what was left out
+  bool log = false;                                 ///< a warning for each
+  std::int64_t give_up_after = 1000;                ///< errors without an element between them: then the last is thrown
 };
 
 /// What is known about a generator.
 struct GeneratorOptions {
   /// Every new generator yields the same elements again, so that positions can be saved.
   bool replayable = false;
+  /// What the elements look like; without it only what their type tells is known.
   std::optional<ElementSpec> spec = std::nullopt;
-  Cardinality cardinality = Cardinality::unknown();
+  Cardinality cardinality = Cardinality::unknown();  ///< how many elements there are
 };
 
 /// What `distribute` should know about a dataset.
 struct DatasetOptions {
-  AutoShardPolicy auto_shard_policy = AutoShardPolicy::Auto;
+  AutoShardPolicy auto_shard_policy = AutoShardPolicy::Auto;  ///< how files or rows are divided among workers
 };
 
 }  // namespace lockstep::data

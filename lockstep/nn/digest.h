@@ -13,8 +13,8 @@ namespace lockstep {
 /// A block of 4,096 elements of a tensor has a digest; a tensor's is made of those of its blocks, each with its place,
 /// added up. So several owners can each digest their blocks, and the cuts between them change nothing.
 struct TensorDigest {
-  std::string name;
-  std::uint64_t value = 0;
+  std::string name;         ///< name of the tensor
+  std::uint64_t value = 0;  ///< its digest
 
   bool operator==(const TensorDigest&) const = default;
 };
@@ -30,9 +30,9 @@ LOCKSTEP_EXPORT std::uint64_t combine(const std::vector<TensorDigest>& digests);
 
 /// Who holds something else than the others.
 struct DigestDifference {
-  int replica = 0;
+  int replica = 0;      ///< the one that differs
   int agreed_with = 0;  ///< the first replica that holds what most hold
-  std::string name;
+  std::string name;     ///< name of the tensor
 
   bool operator==(const DigestDifference&) const = default;
 };

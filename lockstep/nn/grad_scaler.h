@@ -16,11 +16,12 @@ namespace detail {
 struct LossScale;  // nn/step/loss_scale.h
 }
 
+/// Options of a GradScaler.
 struct GradScalerOptions {
-  double initial_scale = 65536.0;
-  double growth = 2.0;   ///< after `growth_interval` good steps
-  double backoff = 0.5;  ///< after a step with infinities
-  std::int64_t growth_interval = 2000;
+  double initial_scale = 65536.0;       ///< the scale of the first step
+  double growth = 2.0;                  ///< after `growth_interval` good steps
+  double backoff = 0.5;                 ///< after a step with infinities
+  std::int64_t growth_interval = 2000;  ///< steps without infinities before it grows
 };
 
 /// Keeps small gradients of half precision from vanishing: the loss is multiplied by a large scale and the reduced
@@ -48,11 +49,12 @@ class LOCKSTEP_EXPORT GradScaler {
 
   /// All there is to save.
   struct State {
-    double scale = 0;
-    std::int64_t good_steps = 0;
+    double scale = 0;             ///< what the loss is multiplied by
+    std::int64_t good_steps = 0;  ///< steps since it last changed
 
     bool operator==(const State&) const = default;
   };
+  /// What to save; loading it continues with the same scales.
   State state() const;
   void load_state(const State& state);  ///< outside of run
 

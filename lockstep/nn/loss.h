@@ -9,6 +9,7 @@
 
 namespace lockstep {
 
+/// Options of `average_loss`.
 struct AverageLossOptions {
   /// The number of examples of all replicas; by default they are counted.
   std::optional<std::int64_t> global_batch = {};

@@ -38,7 +38,7 @@ LOCKSTEP_EXPORT void require_device_of(const ModuleCore& model, const at::Device
 template <class M>
 class MirroredModule {
  public:
-  using Module = M;
+  using Module = M;  ///< the class of the model
 
   explicit MirroredModule(std::shared_ptr<detail::ModuleCore> core) : core_(std::move(core)) {}
 
@@ -49,6 +49,7 @@ class MirroredModule {
     core_->expect_forward();
     return (*this)->forward(std::forward<Args>(args)...);
   }
+  /// Calls the model of the calling replica.
   template <class... Args>
   auto forward(Args&&... args) const {
     core_->expect_forward();
@@ -59,8 +60,10 @@ class MirroredModule {
   std::shared_ptr<M> replica(std::size_t k) const { return std::static_pointer_cast<M>(core_->replica(k)); }
   std::size_t size() const { return core_->size(); }
 
+  /// Switches the models of all replicas between training and evaluation.
   void train(bool on = true) { core_->train(on); }
   void eval() { core_->train(false); }
+  /// Converts the weights and buffers of all replicas to this type.
   void to(at::ScalarType dtype) { core_->to(dtype); }
   /// A model stays where its replicas are: nothing happens for that kind of device, and any other is an error.
   void to(const at::Device& device) const { detail::require_device_of(*core_, device); }
@@ -97,6 +100,7 @@ class MirroredModule {
     return {};
   }
 
+  /// For library code.
   const std::shared_ptr<detail::ModuleCore>& core() const { return core_; }
 
  private:

@@ -79,7 +79,7 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
   /// Drops the gradients. `minimize` needs no zero_grad: an open window begins anew, with a warning the first time.
   void zero_grad();
 
-  // Settings, outside of run. Those of clipping are for `minimize` and `apply_gradients`.
+  /// Settings, outside of run. Those of clipping are for `minimize` and `apply_gradients`.
   void set_reduce_op(ReduceOp op);
   void set_clip_global_norm(std::optional<double> max_norm);
   void set_clip_value(std::optional<double> limit);
@@ -94,10 +94,11 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
   void set_learning_rate(double rate);                     ///< of all groups
   void set_learning_rate(double rate, std::size_t group);  ///< of one
 
+  /// The learning rate of a group, and how many groups there are.
   double learning_rate(std::size_t group = 0) const;
   std::size_t group_count() const;
-  std::int64_t steps() const;  ///< applied updates
-  std::int64_t skipped_steps() const;
+  std::int64_t steps() const;          ///< applied updates
+  std::int64_t skipped_steps() const;  ///< updates left out because gradients were not finite
 
   /// What the optimizer remembers, by parameter name, and under "" the number of steps; the same for every number of
   /// replicas. Outside of run.
@@ -107,6 +108,7 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
   /// trainings have equal ones. Outside of run.
   std::vector<TensorDigest> digests() const;
 
+  /// For library code.
   const std::shared_ptr<detail::OptimizerCore>& core() const { return core_; }
 
  protected:
@@ -160,8 +162,8 @@ class MirroredOptimizer : public MirroredOptimizerBase {
 ///     strategy.make_optimizer<SGD>(model, {{{"head."}, SGDOptions(0.1)}, {{""}, SGDOptions(0.01)}});
 template <class Options>
 struct ParameterGroup {
-  std::vector<std::string> prefixes;
-  Options options;
+  std::vector<std::string> prefixes;  ///< prefixes of parameter names
+  Options options;                    ///< options for these parameters
 };
 
 namespace detail {

@@ -87,7 +87,8 @@ namespace detail {
 /// the parameter: a single number there is an error.
 template <class Opt>
 struct OptimizerStateTraits {
-  static constexpr bool kIsUnknown = true;
+  static constexpr bool kIsUnknown = true;  ///< true only here, in the case of no specialisation
+  /// Reads and writes the state that the optimizer keeps for one parameter.
   static ParameterState read(const torch::optim::OptimizerParamState&) { detail::throw_unknown_state(); }
   static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState&) {
     detail::throw_unknown_state();

@@ -19,11 +19,12 @@ struct ReplicaPart;
 
 /// Which step of which optimizer, on which replica.
 struct LOCKSTEP_EXPORT StepMoment {
-  const detail::OptimizerCore& core;  ///< for Lockstep's own observers
-  const detail::ReplicaPart& part;
-  const char* call = "";        ///< of the program, such as "minimize"
-  ReduceOp op = ReduceOp::Sum;  ///< that gradients are brought together by, from `gradients_shown` on
+  const detail::OptimizerCore& core;  ///< used by Lockstep's own observers
+  const detail::ReplicaPart& part;    ///< used by Lockstep's own observers
+  const char* call = "";              ///< of the program, such as "minimize"
+  ReduceOp op = ReduceOp::Sum;        ///< that gradients are brought together by, from `gradients_shown` on
 
+  /// Whether this optimizer takes the step.
   bool is_of(const MirroredOptimizerBase& optimizer) const;
   int replica() const;         ///< among those of this process, from 0
   std::int64_t steps() const;  ///< updates made so far

@@ -29,6 +29,7 @@ template <class Base>
 struct SyncBatchNormImpl : Base {
   using Base::Base;
 
+  /// Normalises `input`, in training with the statistics of all replicas.
   at::Tensor forward(const at::Tensor& input) {
     const bool alone =
         !has_strategy() || in_cross_replica_context() || get_replica_context().num_replicas_in_sync() == 1;
@@ -45,9 +46,10 @@ struct SyncBatchNormImpl : Base {
   }
 };
 
-using SyncBatchNorm1dImpl = SyncBatchNormImpl<torch::nn::BatchNorm1dImpl>;
-using SyncBatchNorm2dImpl = SyncBatchNormImpl<torch::nn::BatchNorm2dImpl>;
-using SyncBatchNorm3dImpl = SyncBatchNormImpl<torch::nn::BatchNorm3dImpl>;
+using SyncBatchNorm1dImpl = SyncBatchNormImpl<torch::nn::BatchNorm1dImpl>;  ///< takes inputs of one dimension
+using SyncBatchNorm2dImpl = SyncBatchNormImpl<torch::nn::BatchNorm2dImpl>;  ///< takes images
+using SyncBatchNorm3dImpl = SyncBatchNormImpl<torch::nn::BatchNorm3dImpl>;  ///< takes volumes
+/// A batch-norm layer over all replicas, for inputs of one dimension, images or volumes.
 TORCH_MODULE(SyncBatchNorm1d);
 TORCH_MODULE(SyncBatchNorm2d);
 TORCH_MODULE(SyncBatchNorm3d);

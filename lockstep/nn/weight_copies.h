@@ -18,6 +18,7 @@ struct WeightCopies {
   std::vector<std::size_t> of_replica;  ///< the copy that each replica works on
   std::vector<std::size_t> first;  ///< of each copy: the first replica that works on it; the first copy is replica 0's
 
+  /// How many copies there are; whether two replicas work on the same one.
   std::size_t count() const { return first.size(); }
   bool share(std::size_t a, std::size_t b) const { return of_replica[a] == of_replica[b]; }
 };

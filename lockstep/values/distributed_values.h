@@ -69,6 +69,7 @@ class DistributedValues {
   auto begin() { return components_.begin(); }
   auto end() { return components_.end(); }
 
+  /// The components in the order of replicas.
   const container_type& values() const& { return components_; }
   container_type values() && { return std::move(components_); }
 

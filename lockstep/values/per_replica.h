@@ -13,7 +13,7 @@ namespace lockstep {
 
 /// Where in its distributed dataset a batch comes from, so that workers notice when they train on different ones.
 struct BatchPlace {
-  std::int64_t pass = -1;
+  std::int64_t pass = -1;  ///< the number of the pass; -1: unknown
   std::int64_t step = -1;  ///< counted from 1; -1: unknown
 };
 
@@ -22,7 +22,7 @@ struct BatchRows {
   std::int64_t all = -1;  ///< rows of all replicas of all workers; -1: unknown
   std::int64_t here = 0;  ///< rows of this worker's replicas
   bool has_empty = true;  ///< some replica of some worker has no rows
-  BatchPlace place = {};
+  BatchPlace place = {};  ///< where the batch comes from
 };
 
 /// One possibly different component per local replica: what a distributed dataset yields and what `run` returns.
@@ -37,7 +37,7 @@ struct BatchRows {
 template <class T>
 class PerReplica : public DistributedValues<PerReplica, T> {
  public:
-  static constexpr const char* kKind = "PerReplica";
+  static constexpr const char* kKind = "PerReplica";  ///< its name in messages
   using DistributedValues<PerReplica, T>::DistributedValues;
 
   /// Travels with the batches of a distributed dataset, so that workers need not count together.
@@ -82,7 +82,7 @@ class PerReplica : public DistributedValues<PerReplica, T> {
 template <class T>
 class Mirrored : public DistributedValues<Mirrored, T> {
  public:
-  static constexpr const char* kKind = "Mirrored";
+  static constexpr const char* kKind = "Mirrored";  ///< its name in messages
   using DistributedValues<Mirrored, T>::DistributedValues;
 
   /// The devices of the components; null: component k is on the device of local replica k.

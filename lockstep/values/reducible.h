@@ -18,7 +18,7 @@
 // structure of the same type is put together from the results. Plain numbers travel as tensors without dimensions.
 namespace lockstep {
 
-using ReducibleLeaf = std::variant<at::Tensor, IndexedSlices>;
+using ReducibleLeaf = std::variant<at::Tensor, IndexedSlices>;  ///< what can be reduced: a tensor or sparse rows
 
 namespace detail {
 

@@ -36,6 +36,7 @@ class Path {
   template <class Key>
   Path(const Path& parent, const Key* key) : parent_(&parent), key_(key), write_key_(&write_key<Key>) {}
 
+  /// The path as text.
   std::string string() const {
     if (!parent_) return "";
     return parent_->string() + (key_ ? write_key_(key_) : str('[', index_, ']'));

@@ -10,8 +10,8 @@ namespace lockstep {
 
 /// Where a task listens.
 struct Address {
-  std::string host;  ///< a name or an address; IPv6 without its brackets
-  std::uint16_t port = 0;
+  std::string host;        ///< a name or an address; IPv6 without its brackets
+  std::uint16_t port = 0;  ///< 0 to 65535
 
   bool operator==(const Address&) const = default;
 };

@@ -23,9 +23,9 @@ struct Duties {
 
 /// A worker of a cluster, as its entry names it.
 struct WorkerEntry {
-  std::string task_type;
-  int task_index = 0;
-  Address address;
+  std::string task_type;  ///< the job: "chief" or "worker"
+  int task_index = 0;     ///< its number within the job
+  Address address;        ///< where other workers reach it
 
   std::string name() const { return task_type + " " + std::to_string(task_index); }  ///< "worker 1"
   bool operator==(const WorkerEntry&) const = default;
@@ -40,11 +40,13 @@ struct LOCKSTEP_EXPORT ClusterDescription {
   std::vector<WorkerEntry> workers;  ///< by id; the chief is 0. Empty: no cluster
   int id = 0;                        ///< number of this worker
 
+  /// Whether there is no cluster; how many workers train together, which is 1 then; whether this worker is the first of them.
   bool is_local() const { return workers.empty(); }
   int num_workers() const { return is_local() ? 1 : static_cast<int>(workers.size()); }
   bool is_chief() const { return id == 0; }
   const WorkerEntry& self() const { return workers[static_cast<std::size_t>(id)]; }  ///< not for is_local()
   const WorkerEntry& chief() const { return workers.front(); }                       ///< not for is_local()
+  /// What TensorFlow asks a strategy about its worker.
   Duties duties() const { return {.should_checkpoint = is_chief(), .should_save_summary = is_chief()}; }
 
   /// The number of a replica among those of all workers, of which each has `replicas_per_worker`.

@@ -16,8 +16,8 @@ namespace lockstep {
 
 /// A task to speak of instead of the one that a resolver finds by itself; what is left open is the resolver's own.
 struct TaskOptions {
-  std::optional<std::string> task_type = {};
-  std::optional<std::int64_t> task_id = {};
+  std::optional<std::string> task_type = {};  ///< the job
+  std::optional<std::int64_t> task_id = {};   ///< the number within the job
   std::optional<std::string> rpc_layer = {};  ///< put in front of addresses: "grpc" gives "grpc://host:port"
 };
 
@@ -26,13 +26,15 @@ class LOCKSTEP_EXPORT ClusterResolver {
  public:
   virtual ~ClusterResolver() = default;
 
+  /// The cluster; empty if there is none.
   virtual ClusterSpec cluster_spec() const = 0;
+  /// This process's job and its number within the job, if they are known.
   virtual std::optional<std::string> task_type() const { return {}; }
   virtual std::optional<std::int64_t> task_id() const { return {}; }
   /// Accelerators of each worker by type, {"GPU": 2}; empty: whatever the worker finds.
   virtual std::map<std::string, int> num_accelerators() const { return {}; }
 
-  // Kept for programs that come from TensorFlow; Lockstep uses none of them.
+  /// Kept for programs that come from TensorFlow; Lockstep uses none of them.
   virtual std::optional<std::string> rpc_layer() const { return {}; }
   virtual std::string environment() const { return ""; }
   virtual std::string master(const TaskOptions& task = {}) const;  ///< the address of a task
@@ -56,13 +58,14 @@ class LOCKSTEP_EXPORT TFConfigClusterResolver final : public ClusterResolver {
   TaskOptions options_;
 };
 
+/// Options of a SimpleClusterResolver.
 struct SimpleClusterOptions {
-  std::optional<std::string> task_type = {};
-  std::optional<std::int64_t> task_id = {};
-  std::map<std::string, int> num_accelerators = {};
-  std::optional<std::string> rpc_layer = {};
-  std::string environment = {};
-  std::string master = {};
+  std::optional<std::string> task_type = {};         ///< the job of this process
+  std::optional<std::int64_t> task_id = {};          ///< its number within the job
+  std::map<std::string, int> num_accelerators = {};  ///< devices by type, {"GPU": 2}; empty: whatever the worker finds
+  std::optional<std::string> rpc_layer = {};         ///< put in front of addresses
+  std::string environment = {};                      ///< returned by `environment()`, not used
+  std::string master = {};                           ///< returned by `master()`, not used
 };
 
 /// A cluster that the program itself knows.

@@ -22,7 +22,8 @@ class LOCKSTEP_EXPORT ClusterSpec {
 
   /// A job whose tasks are numbered in the order of their addresses.
   struct Job {
-    std::string name;
+    std::string name;  ///< "chief", "worker", "evaluator" or "ps"
+    /// "host:port" of task 0, 1, ...
     std::vector<std::string> addresses;
   };
 
@@ -33,10 +34,11 @@ class LOCKSTEP_EXPORT ClusterSpec {
   static ClusterSpec of_tasks(std::map<std::string, Tasks> jobs);
 
   bool empty() const { return jobs_.empty(); }
+  /// Whether the cluster has this job.
   bool has_job(const std::string& job) const { return jobs_.contains(job); }
   std::vector<std::string> jobs() const;  ///< sorted
 
-  // A job that the cluster does not have is InvalidArgument in all of these.
+  /// The tasks of a job. A job that the cluster does not have is InvalidArgument in all of these.
   int num_tasks(const std::string& job) const { return static_cast<int>(tasks(job).size()); }
   std::vector<int> task_indices(const std::string& job) const;
   const Tasks& tasks(const std::string& job) const;

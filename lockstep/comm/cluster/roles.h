@@ -13,8 +13,8 @@ namespace lockstep {
 
 /// Which task of a cluster a process is, as far as it is known.
 struct Task {
-  std::optional<std::string> type = {};  ///< the job: "chief", "worker" or "evaluator"
-  std::optional<std::int64_t> index = {};
+  std::optional<std::string> type = {};    ///< the job: "chief", "worker" or "evaluator"
+  std::optional<std::int64_t> index = {};  ///< the number within the job
 };
 
 /// Jobs are chief (at most one task), worker, evaluator (at most one task) and ps. The task's own job is one of the

@@ -20,7 +20,7 @@ class Stateful;  // strategy/snapshot.h
 namespace lockstep::data {
 
 struct DistributedInput;
-using DistributedInputPtr = std::shared_ptr<const DistributedInput>;
+using DistributedInputPtr = std::shared_ptr<const DistributedInput>;  ///< a distributed dataset, without its type
 
 /// One pass over a distributed dataset, with the user's types erased. Nothing is started before it is first asked.
 class LOCKSTEP_EXPORT DistributedCursor {
@@ -57,6 +57,7 @@ class LOCKSTEP_EXPORT DistributedCursor {
   /// Throws what `load_state` would throw for the state of another dataset.
   void check_state(const IteratorState& state) const;
 
+  /// What is known about the elements of `next`.
   DistributedSpec spec() const;
   DistributedSpec optional_spec() const;  ///< of what `next_as_optional` gives
 
@@ -68,7 +69,7 @@ class LOCKSTEP_EXPORT DistributedCursor {
 /// The position of an iterator as a part of a snapshot. The cursor must outlive the result.
 LOCKSTEP_EXPORT std::shared_ptr<Stateful> state_of_cursor(DistributedCursor& cursor);
 
-// What a DistributedDataset says about itself.
+/// What is known about a distributed dataset.
 LOCKSTEP_EXPORT DistributedSpec spec_of(const DistributedInput& input);
 LOCKSTEP_EXPORT Cardinality steps_of(const DistributedInput& input);
 LOCKSTEP_EXPORT bool handles_partial_steps(const DistributedInput& input);

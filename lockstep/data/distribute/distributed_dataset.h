@@ -43,6 +43,7 @@ class DistributedIterator {
   /// replicas without data get an empty batch.
   std::optional<PerReplica<T>> get_next_as_optional() { return typed(cursor_.next_as_optional()); }
 
+  /// What is known about the elements: dtypes, and shapes for each replica.
   DistributedSpec element_spec() const { return cursor_.spec(); }
   /// As `element_spec`, of what `get_next_as_optional` gives.
   DistributedSpec optional_spec() const { return cursor_.optional_spec(); }
@@ -100,7 +101,7 @@ class DistributedDataset {
   /// Why an iterator's place cannot be saved exactly, if so: "a generator that cannot replay".
   std::optional<std::string> position_obstacle() const { return data::position_obstacle_of(*input_); }
 
-  using Cursor = data::LoopCursor<PerReplica<T>, DistributedIterator<T>>;
+  using Cursor = data::LoopCursor<PerReplica<T>, DistributedIterator<T>>;  ///< the iterator of a range-based `for`
   Cursor begin() const { return Cursor(iterator()); }
   typename Cursor::End end() const { return {}; }
 

@@ -21,12 +21,13 @@ enum class ReplicationMode { PerWorker, PerReplica };
 ///     auto batches = strategy.distribute(dataset, {.per_replica_buffer_size = 2});
 struct InputOptions {
   bool fetch_to_device = true;  ///< false: elements stay in host memory
+  /// Whether each worker or each replica gets a pipeline.
   ReplicationMode replication_mode = ReplicationMode::PerWorker;
   /// Needs PerReplica, and fetch_to_device = false. No effect yet but a line in the log: on CPU replicas the pipeline
   /// runs where the replica's memory is.
   bool place_dataset_on_device = false;
-  int per_replica_buffer_size = 1;  ///< elements read ahead for each replica; 0: none
-  Assignment assignment = Assignment::ByReplica;
+  int per_replica_buffer_size = 1;                ///< elements read ahead for each replica; 0: none
+  Assignment assignment = Assignment::ByReplica;  ///< which replica gets which rows
 };
 
 LOCKSTEP_EXPORT std::string_view to_string(Assignment assignment);

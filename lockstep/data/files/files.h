@@ -28,12 +28,14 @@ class LOCKSTEP_EXPORT FileNames {
   FileNames(std::initializer_list<std::string> files);
   FileNames(const Dataset<std::string>& files);  // NOLINT
 
+  /// The pipeline of the names.
   const StagePtr& stage() const { return stage_; }
 
  private:
   StagePtr stage_;
 };
 
+/// Options of `list_files`.
 struct ListFilesOptions {
   bool shuffle = true;                               ///< in another order in every pass
   std::optional<std::uint64_t> seed = std::nullopt;  ///< of the shuffle; without: as any other shuffle

@@ -49,11 +49,13 @@ class LOCKSTEP_EXPORT ByteReader {
   /// Goes to a place, forwards or backwards; OutOfRange if it is past the end.
   void seek(std::uint64_t offset);
 
+  /// Bytes read so far, after decompression.
   std::uint64_t offset() const { return buffer_offset_ + begin_; }
 
   /// The number of bytes from here to the end, where the file can tell (not for compressed ones and pipes).
   std::optional<std::uint64_t> remaining() const;
 
+  /// The file.
   const std::string& path() const { return path_; }
 
  private:

@@ -23,6 +23,7 @@ class LOCKSTEP_EXPORT ByteWriter {
   /// Closes; an error is logged, since a destructor cannot throw.
   ~ByteWriter();
 
+  /// Adds bytes at the end.
   void append(std::string_view bytes);
 
   /// Makes all that was written so far visible to readers of the file.
@@ -31,6 +32,7 @@ class LOCKSTEP_EXPORT ByteWriter {
   /// Writes what is left and closes the file. Nothing can be appended afterwards; a second call does nothing.
   void close();
 
+  /// The file.
   const std::string& path() const { return path_; }
 
  private:

@@ -17,6 +17,7 @@ enum class FeatureType { Bytes, Float, Int64 };
 
 LOCKSTEP_EXPORT std::string_view to_string(FeatureType type);  ///< "bytes", "float", "int64"
 
+/// The values of one feature of an Example.
 using FeatureValues = std::variant<std::vector<std::string>, std::vector<float>, std::vector<std::int64_t>>;
 
 /// An Example as a value: for writing, and for looking at records whose features are not known.
@@ -25,14 +26,14 @@ using Example = std::map<std::string, FeatureValues>;
 /// A feature that has the same shape in every record. Without a default, a record that lacks it is an error; a default
 /// has one value (for all elements) or as many as the shape.
 struct FixedLenFeature {
-  FeatureType type = FeatureType::Float;
-  std::vector<std::int64_t> shape;
-  std::optional<FeatureValues> default_value;
+  FeatureType type = FeatureType::Float;       ///< what the values are
+  std::vector<std::int64_t> shape;             ///< shape of each record's value; empty: a scalar
+  std::optional<FeatureValues> default_value;  ///< value of records that lack the feature
 };
 
 /// A feature with any number of values per record, none if it is missing.
 struct VarLenFeature {
-  FeatureType type = FeatureType::Float;
+  FeatureType type = FeatureType::Float;  ///< what the values are
 };
 
 /// What to take out of Examples; other features are passed over.

@@ -17,21 +17,22 @@ namespace lockstep::data {
 /// Where the values of a VarLenFeature go: they are added at the end. `lengths` gets the number of values of each
 /// record.
 struct VarLenValues {
-  std::vector<std::string_view> bytes;
-  std::vector<float> floats;
-  std::vector<std::int64_t> ints;
-  std::vector<std::int64_t> lengths;
+  std::vector<std::string_view> bytes;  ///< values of byte strings
+  std::vector<float> floats;            ///< values of floats
+  std::vector<std::int64_t> ints;       ///< values of integers
+  std::vector<std::int64_t> lengths;    ///< number of values of each record
 
+  /// Drops all values and keeps the memory.
   void clear();
 };
 
 /// Where the values of one feature go; only the pointer for its type is used. `bytes` get views into the record
 /// (or into the parser, for a default).
 struct FeatureSlot {
-  std::string_view* bytes = nullptr;
-  float* floats = nullptr;
-  std::int64_t* ints = nullptr;
-  VarLenValues* variable = nullptr;
+  std::string_view* bytes = nullptr;  ///< where byte strings go
+  float* floats = nullptr;            ///< where floats go
+  std::int64_t* ints = nullptr;       ///< where integers go
+  VarLenValues* variable = nullptr;   ///< where the values of a VarLenFeature go
 };
 
 /// Calls `f` with pointers to the members of FeatureSlot and VarLenValues that values of this type go to.
@@ -48,10 +49,11 @@ decltype(auto) with_members(FeatureType type, F&& f) {
 /// use it. Nothing is allocated per record, but for the growth of `VarLenValues`.
 class LOCKSTEP_EXPORT ExampleParser {
  public:
+  /// A feature to take out, and where its values go.
   struct Column {
-    std::string name = {};
-    FeatureType type = FeatureType::Float;
-    bool variable = false;
+    std::string name = {};                             ///< name of the feature
+    FeatureType type = FeatureType::Float;             ///< what the values are
+    bool variable = false;                             ///< a `VarLenFeature`
     std::vector<std::int64_t> shape = {};              ///< empty if variable
     std::int64_t elements = 0;                         ///< per record; 0 if variable
     std::optional<FeatureValues> default_values = {};  ///< as many as elements

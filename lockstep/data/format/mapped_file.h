@@ -23,8 +23,10 @@ class LOCKSTEP_EXPORT MappedFile {
   /// Zeros, where the bytes of a file of this size will be; `path` is for messages.
   MappedFile(std::string path, std::size_t size);
 
+  /// The contents, to read or to change in memory only.
   std::string_view bytes() const { return {memory_.get(), size_}; }
   char* data() { return memory_.get(); }
+  /// The file.
   const std::string& path() const { return path_; }
 
  private:

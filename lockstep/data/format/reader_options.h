@@ -36,51 +36,56 @@ enum class OnDamage {
   Skip,
 };
 
+/// Options for reading TFRecord files.
 struct TFRecordOptions {
-  Compression compression = Compression::None;
-  OnDamage on_damage = OnDamage::Fail;
+  Compression compression = Compression::None;  ///< how the whole file is compressed
+  OnDamage on_damage = OnDamage::Fail;          ///< what a damaged record does
   /// A longer record counts as damaged. The records of an uncompressed file cannot be longer than the file either.
   std::uint64_t max_record_bytes = std::uint64_t{1} << 30;
-  std::size_t buffer_bytes = kReadBuffer;
+  std::size_t buffer_bytes = kReadBuffer;  ///< bytes read at a time
 };
 
+/// Options for reading text files.
 struct TextLineOptions {
-  Compression compression = Compression::None;
+  Compression compression = Compression::None;              ///< how the whole file is compressed
   std::uint64_t max_line_bytes = std::uint64_t{256} << 20;  ///< a longer line is an error
-  std::size_t buffer_bytes = kReadBuffer;
+  std::size_t buffer_bytes = kReadBuffer;                   ///< bytes read at a time
 };
 
+/// Options for reading files of records of one length.
 struct FixedLengthOptions {
-  std::uint64_t record_bytes = 0;  ///< required
-  std::uint64_t header_bytes = 0;  ///< left out at the start
-  std::uint64_t footer_bytes = 0;  ///< left out at the end
-  Compression compression = Compression::None;
-  std::size_t buffer_bytes = kReadBuffer;
+  std::uint64_t record_bytes = 0;               ///< required
+  std::uint64_t header_bytes = 0;               ///< left out at the start
+  std::uint64_t footer_bytes = 0;               ///< left out at the end
+  Compression compression = Compression::None;  ///< how the whole file is compressed
+  std::size_t buffer_bytes = kReadBuffer;       ///< bytes read at a time
 };
 
+/// What the values of a CSV column are.
 enum class CsvType { Int32, Int64, Float32, Float64, String };
 
 LOCKSTEP_EXPORT std::string_view to_string(CsvType type);  ///< "int32", ..., "string"
 
 /// A column to be read. It is found by its name in the header, else by its index, else by its place in the list.
 struct CsvColumn {
-  CsvType type = CsvType::String;
-  std::string name;
-  int index = -1;
+  CsvType type = CsvType::String;  ///< what the values are
+  std::string name;                ///< name in the header; empty: not found by name
+  int index = -1;                  ///< counts from 0; -1: not found by index
   /// Stands for a field that is empty or equal to `na_value`. Without it such a field is an error, except for strings,
   /// which may be empty.
   std::optional<std::string> default_value;
 };
 
+/// Options for reading CSV files.
 struct CsvOptions {
   std::vector<CsvColumn> columns;  ///< what to read, in this order; none: all columns of the first record, as strings
   bool header = true;              ///< the first record has the columns' names
-  char delimiter = ',';
-  bool quotes = true;  ///< `"` encloses fields
-  std::string na_value;
-  Compression compression = Compression::None;
+  char delimiter = ',';            ///< between fields
+  bool quotes = true;              ///< `"` encloses fields
+  std::string na_value;            ///< a field equal to it has no value
+  Compression compression = Compression::None;               ///< how the whole file is compressed
   std::uint64_t max_record_bytes = std::uint64_t{64} << 20;  ///< a longer one is an error: a quote may not be closed
-  std::size_t buffer_bytes = kReadBuffer;
+  std::size_t buffer_bytes = kReadBuffer;                    ///< bytes read at a time
 };
 
 /// InvalidArgument if no file can be read with these.

@@ -15,9 +15,9 @@ namespace lockstep::data {
 
 /// A place between two records of a file; all count from 0. Offsets count decompressed bytes.
 struct RecordPosition {
-  std::uint64_t record = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t line = 0;  ///< only in CSV files, where a record may span lines
+  std::uint64_t record = 0;  ///< records before it
+  std::uint64_t offset = 0;  ///< bytes before it, after decompression
+  std::uint64_t line = 0;    ///< only in CSV files, where a record may span lines
 
   bool operator==(const RecordPosition&) const = default;
 };
@@ -67,6 +67,7 @@ class LOCKSTEP_EXPORT RecordReader {
  protected:
   explicit RecordReader(ByteReader reader) : reader_(std::move(reader)) {}
 
+  /// Reads the next record; false at the end.
   virtual bool read_record() = 0;
   /// Drops what was made of the record at hand, whose bytes are about to go.
   virtual void forget_record() {}

@@ -52,9 +52,13 @@ class LOCKSTEP_EXPORT TFRecordWriter {
   explicit TFRecordWriter(std::string path, Compression compression = Compression::None, int level = -1)
       : out_(std::move(path), compression, level) {}
 
+  /// Adds a record.
   void write(std::string_view record);
+  /// Makes all records so far visible to readers of the file.
   void flush() { out_.flush(); }
+  /// Writes what is left and closes the file.
   void close() { out_.close(); }
+  /// Records written so far.
   std::uint64_t records() const { return records_; }
 
  private:

@@ -43,12 +43,13 @@ LOCKSTEP_EXPORT StagePtr make_range(std::int64_t start, std::int64_t stop, std::
 
 /// The rows of any source that can be read in any order.
 struct RowsDescription {
-  std::string kind;           ///< "from_npy"
-  std::string detail;         ///< what `describe` shows of it
-  std::string contents = {};  ///< what tells these rows from others that are described alike, for `identity`
-  bool is_list = false;       ///< the elements may be names of files
-  bool runs_functions = false;
+  std::string kind;             ///< "from_npy"
+  std::string detail;           ///< what `describe` shows of it
+  std::string contents = {};    ///< what tells these rows from others that are described alike, for `identity`
+  bool is_list = false;         ///< the elements may be names of files
+  bool runs_functions = false;  ///< whether reading a row calls a function of the program
 };
+/// The rows of `rows`, in order.
 LOCKSTEP_EXPORT StagePtr make_rows(RowsDescription description, RowSourcePtr rows, ElementSpec spec);
 /// Short lists in full, long ones by their ends and a check sum: "a.rec, b.rec".
 LOCKSTEP_EXPORT std::string summary(const Strings& strings);
@@ -57,6 +58,7 @@ LOCKSTEP_EXPORT at::Tensor stack_slices(const std::vector<at::Tensor>& slices);
 
 /// Writes the next element; false at the end.
 using Generator = std::function<bool(Element&)>;
+/// What a generator yields; `make` is called for each pass.
 LOCKSTEP_EXPORT StagePtr make_generator(std::function<Generator()> make, ElementSpec spec, GeneratorOptions options);
 
 // ---- computing: one element for one
@@ -104,6 +106,7 @@ LOCKSTEP_EXPORT StagePtr make_ignore_errors(StagePtr input, IgnoreErrorsOptions 
 
 // ---- batches
 
+/// Stacks `size` elements into one with one more dimension.
 LOCKSTEP_EXPORT StagePtr make_batch(StagePtr input, std::int64_t size, BatchOptions options = {});
 /// Batches of rows whose shapes differ: shorter ones are filled up.
 LOCKSTEP_EXPORT StagePtr make_padded_batch(StagePtr input, std::int64_t size, PaddedBatchOptions options);

@@ -21,12 +21,14 @@
 // `load_metadata` belong outside of run.
 namespace lockstep {
 
+/// Options of `load`.
 struct LoadOptions {
   /// Whether file and model must have the same tensors, in the same shapes and types. Otherwise what fits is loaded, and
   /// a warning names the rest.
   bool strict = true;
 };
 
+/// Options of `save`.
 struct SaveOptions {
   /// False: all workers call `save`, the buffers of all replicas count, and the chief writes the file. True: this worker
   /// writes what it has by itself, without the others; for example after one of them has failed.
