@@ -46,7 +46,7 @@ Stage::Stage(std::vector<StagePtr> inputs, StageDescription description)
   spec_ = is_.spec ? is_.spec(basis()) : input()->element_spec();
 }
 
-// A long chain is let go of one stage at a time: if each freed the next, that would need as much stack.
+// A long chain is freed one stage at a time: recursion would need a stack of its length.
 Stage::~Stage() {
   std::vector<StagePtr> dying = std::move(inputs_);
   while (!dying.empty()) {

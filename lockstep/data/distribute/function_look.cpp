@@ -9,10 +9,10 @@ namespace {
 
 using Elements = StageTraits::Elements;
 
-/// What only reorders elements or reads them ahead: a look at one element must not fill a buffer.
+/// Skips stages that only reorder elements or read ahead: reading one element must not fill a buffer.
 constexpr auto only_buffers = [](const Stage& stage) { return stage.traits().only_buffers; };
 
-/// Whether it would have to run a function or a generator of the user's to give an element.
+/// Whether computing an element would call a user's function or generator.
 constexpr auto runs_functions = [](const Stage& stage) { return stage.traits().runs_functions; };
 
 }  // namespace
@@ -36,7 +36,7 @@ StagePtr FunctionLook::make(const Stage& function, std::string& obstacle) {
     auto element = example(*function.input(), obstacle);
     return element ? function.description().expand(std::move(*element)) : nullptr;
   } catch (...) {
-    return nullptr;  // whoever iterates will see the error, whatever was thrown
+    return nullptr;  // the iteration will report the error
   }
 }
 
@@ -52,7 +52,7 @@ std::optional<Element> FunctionLook::example(const Stage& stage, std::string& ob
     const bool has_one = without_stages(stage.shared_from_this(), only_buffers)->iterate({})->next(element);
     return has_one ? std::optional(std::move(element)) : std::nullopt;
   }
-  // Any of the input's elements will do where this stage gives them as they are.
+  // Any of the input's elements will do if this stage passes them on unchanged.
   if (traits.elements == Elements::Same || traits.elements == Elements::Stretch || traits.elements == Elements::Picked)
     return example(*stage.input(), obstacle);
   obstacle = running->describe();

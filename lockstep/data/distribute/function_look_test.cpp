@@ -10,7 +10,7 @@
 namespace lockstep::data {
 namespace {
 
-/// 1000 names; counts in `asked` how many were asked for.
+/// 1000 names; counts in `asked` how many were requested.
 StagePtr make_counted_names(std::atomic<std::int64_t>& asked) {
   return make_stage({}, {.kind = "counted_names",
                          .traits = {.source = StageTraits::Source::List, .runs_functions = false},
@@ -26,7 +26,8 @@ StagePtr make_counted_names(std::atomic<std::int64_t>& asked) {
                              }});
 }
 
-// To see whether a function opens files it is called with one element. Reading more could take as long as an epoch.
+// To find out whether a function opens files it is called with one element. Reading more could take as long as an
+// epoch.
 TEST(FunctionLook, ReadsNoMoreThanItsElement) {
   std::atomic<std::int64_t> asked{0};
   const Dataset<std::string> names(make_counted_names(asked));
