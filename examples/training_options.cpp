@@ -74,7 +74,7 @@ double with_clipping(ls::Strategy& strategy, const Digits& digits) {
   auto net = strategy.make<Net>(16);
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(net, SGDOptions(0.05).momentum(0.9));
   optimizer.set_clip_global_norm(2.0);
-  optimizer.set_not_finite(ls::NotFinite::Raise);
+  optimizer.set_non_finite_policy(ls::NonFinitePolicy::Raise);
   return train(strategy, digits, [&](const Digits& mine, std::int64_t rows) {
     auto loss = loss_of(net(mine.images), mine.labels, rows);
     optimizer.minimize(loss);

@@ -97,7 +97,7 @@ TEST_P(GpuCapture, ClipsAndChecksWithTheBitsOfPlainRuns) {
     if (i > 0) return;
     training.optimizer.set_clip_global_norm(0.05);
     training.optimizer.set_clip_value(0.01);
-    training.optimizer.set_not_finite(NotFinite::Raise);
+    training.optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
   };
   const torch::optim::AdamOptions options(0.01);
   const auto plain = trained<torch::optim::Adam>(replicas, options, false, checks);
@@ -276,7 +276,7 @@ TEST_P(GpuCapture, WhatAStepThrowsIsThrown) {
 
 TEST_P(GpuCapture, NotFiniteGradientsAreRaisedAtTheNextCall) {
   Training<torch::optim::Adam> training(on_gpu(replicas), torch::optim::AdamOptions(0.01));
-  training.optimizer.set_not_finite(NotFinite::Raise);
+  training.optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
   auto step = training.strategy.capture(training.step());
   const Batch good = gpu_batch(24);
   Batch bad = gpu_batch(24);
@@ -299,7 +299,7 @@ TEST_P(GpuCapture, SkippedStepsDoNotCount) {
     torch::manual_seed(8);
     Training<torch::optim::Adam> training(on_gpu(replicas), torch::optim::AdamOptions(0.01));
     training.model.eval();  // no dropout: skipped steps would draw numbers
-    training.optimizer.set_not_finite(NotFinite::SkipStep);
+    training.optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
     auto step = training.strategy.capture(training.step());
     for (int i = 0; i < 10; ++i) {
       Batch batch = gpu_batch(24);

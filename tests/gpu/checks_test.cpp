@@ -56,7 +56,7 @@ TEST_P(GpuChecks, ClippingAndChecksFollowTheCpu) {
   const auto checks = [](auto& optimizer) {
     optimizer.set_clip_global_norm(0.05);
     optimizer.set_clip_value(0.01);
-    optimizer.set_not_finite(NotFinite::Raise);
+    optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
     optimizer.set_digest({.every = 3});
   };
   const auto prepare = [&](auto& optimizer) { checks(optimizer); };
@@ -99,7 +99,7 @@ TEST_P(GpuChecks, NotFiniteGradientsChangeNothing) {
   const auto before = on_host(model.parameters());
   Batch bad = gpu_batch(8);
   bad.rows[7][3] = std::numeric_limits<float>::infinity();
-  optimizer.set_not_finite(NotFinite::Raise);
+  optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
   mirrored_step(strategy, model, optimizer, bad);  // nobody waits for what it comes to
   try {
     mirrored_step(strategy, model, optimizer, gpu_batch(8));
@@ -112,7 +112,7 @@ TEST_P(GpuChecks, NotFiniteGradientsChangeNothing) {
   mirrored_step(strategy, model, optimizer, bad);
   EXPECT_THROW(optimizer.steps(), FailedPrecondition);
   EXPECT_EQ(optimizer.steps(), 0);
-  optimizer.set_not_finite(NotFinite::SkipStep);
+  optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
   mirrored_step(strategy, model, optimizer, bad);
   EXPECT_EQ(optimizer.skipped_steps(), 1);
   EXPECT_EQ(first_difference(on_host(model.parameters()), before), "");
@@ -217,9 +217,9 @@ TEST_P(GpuChecks, AStepDoesNotWaitForTheGpu) {
   };
   optimizer.set_clip_global_norm(std::nullopt);
   expect_no_waiting();
-  optimizer.set_not_finite(NotFinite::SkipStep);
+  optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
   expect_no_waiting();
-  optimizer.set_not_finite(NotFinite::Raise);
+  optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
   optimizer.set_clip_global_norm(0.1);
   expect_no_waiting();
   optimizer.set_accumulate(2);

@@ -299,7 +299,7 @@ TEST_P(Mixed, SettingsAreThoseOfCpus) {
   with([](auto& optimizer) { optimizer.set_clip_value(0.001); });
   with([](auto& optimizer) { optimizer.set_accumulate(3); });
   with([](auto& optimizer) { optimizer.set_digest({.every = 2}); });
-  with([](auto& optimizer) { optimizer.set_not_finite(NotFinite::Raise); });
+  with([](auto& optimizer) { optimizer.set_non_finite_policy(NonFinitePolicy::Raise); });
   with([](auto& optimizer) { optimizer.set_reduce_op(ReduceOp::Mean); });
   with([](auto& optimizer) { optimizer.set_clip_global_norm(0.05); }, /*scales=*/true);
 }
@@ -308,7 +308,7 @@ TEST_P(Mixed, AllCopiesSkipAStep) {
   MirroredStrategy strategy({.devices = devices()});
   auto model = strategy.make<Net>(1500);
   auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01));
-  optimizer.set_not_finite(NotFinite::SkipStep);
+  optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
   for (int bad = -1; bad < replicas(); ++bad) {
     const auto before = on_host(model.parameters());
     strategy.run([&] {

@@ -71,7 +71,7 @@ std::vector<at::Tensor> trained(const Place& place, const Options& options, bool
   MirroredStrategy strategy({.devices = place.devices, .deterministic = true});
   auto model = strategy.make<Net>(1500, 0.3);
   auto optimizer = strategy.make_optimizer<Opt>(model, options);
-  optimizer.set_not_finite(NotFinite::SkipStep);
+  optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
   if (clip > 0) optimizer.set_clip_global_norm(clip);
   GradScaler scaler(strategy, {.initial_scale = 256, .growth_interval = 3});
   const int replicas = strategy.num_local_replicas();
