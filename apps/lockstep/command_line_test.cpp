@@ -251,7 +251,7 @@ TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {
       {{"explain", "L1"}, 2, "no error has the number 'L1'"},
       {{"explain", "L4294967400"}, 2, "no error has the number 'L4294967400'"},
       {{"run"}, 2, "name the program to run"},
-      {{"run", "./train"}, 2, "say where to run"},
+      {{"run", "./train"}, 2, "choose where to run"},
       {{"run", "-n", "0", "./train"}, 2, "--workers: must be a number from 1 to 4096, got '0'"},
       {{"run", "-H", "a,b", "--port", "65536", "./train"}, 2, "--port: must be a number from 1 to 65535, got '65536'"},
       {{"run", "-n", "2", "--grace", "-1", "./train"}, 2, "--grace: must be a number from 0 to 1000000, got '-1'"},

@@ -62,7 +62,7 @@ Finding read_cluster(const std::string& text, ClusterSpec& cluster, Task& task) 
   try {
     cluster = tf_config::cluster(text);
     if (cluster.empty())
-      return {Verdict::Warning, "TF_CONFIG describes no cluster: programs train on this machine alone",
+      return {Verdict::Warning, "TF_CONFIG describes no cluster: programs train only on this machine",
               R"(write {"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {...}})"};
     task = {tf_config::task_type(text), tf_config::task_index(text)};
     // A TF_CONFIG without a task is checked as if it were the first one's.
@@ -170,7 +170,7 @@ int doctor(const std::string& file) {
   if (!file.empty() || getenv("TF_CONFIG"))
     doctor.check_cluster(text);
   else
-    doctor.add({Verdict::Ok, "TF_CONFIG is not set: programs train on this machine alone"});
+    doctor.add({Verdict::Ok, "TF_CONFIG is not set: programs train only on this machine"});
   doctor.check_machine();
   std::cout << summary(doctor.findings) << "\n";
   return exit_code(doctor.findings);

@@ -79,7 +79,7 @@ std::vector<Host> parse_hostfile(std::string_view text) {
 std::vector<Host> slurm_hosts(std::string_view nodes, std::string_view tasks_per_node) {
   if (nodes.empty())
     throw UsageError(
-        "SLURM_JOB_ID is set, but SLURM_JOB_NODELIST is not: start it with salloc or sbatch, or say where to run with -n "
+        "SLURM_JOB_ID is set, but SLURM_JOB_NODELIST is not: start it with salloc or sbatch, or choose where to run with -n "
         "or -H");
   const auto names = expand_hostlist(nodes);
   const auto tasks = tasks_per_node.empty() ? std::vector<int>(names.size(), 1) : expand_tasks_per_node(tasks_per_node);

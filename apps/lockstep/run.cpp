@@ -188,7 +188,7 @@ int run(RunRequest request) {
     throw UsageError("--ssh needs the machines: -H host:slots,host:slots or --hostfile");
   if (request.port != 0 && request.workers > 0)
     throw UsageError("--port is for several machines: the workers of -n get ports that are free");
-  if (ways == 0 && !slurm) throw UsageError("say where to run: -n 4 for this machine, or -H host:slots,host:slots");
+  if (ways == 0 && !slurm) throw UsageError("choose where to run: -n 4 for this machine, or -H host:slots,host:slots");
   const JobIdentity job{key_is_set() ? "" : random_hex(32), request.run_id.empty() ? random_hex(8) : request.run_id};
   if (request.workers > 0) return run_here(request, job);
 

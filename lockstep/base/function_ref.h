@@ -9,7 +9,7 @@ namespace lockstep {
 template <class Signature>
 class FunctionRef;
 
-/// A callable that belongs to someone else: two pointers, no allocation. Lives no longer than what it refers to.
+/// A non-owning reference to a callable: two pointers, no allocation. Must not outlive the callable.
 template <class Result, class... Args>
 class FunctionRef<Result(Args...)> {
  public:

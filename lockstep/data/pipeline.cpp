@@ -96,15 +96,15 @@ std::string print_tree(const Stage& stage) { return tree_of(stage, &Stage::descr
 
 std::string fingerprint(const Stage& stage) { return tree_of(stage, &Stage::identity); }
 
-void save_all_lasting(const Stage& stage, Position& position) {
+void save_pass_states(const Stage& stage, Position& position) {
   for_each_stage(stage, [&](const Stage& each) {
-    if (const auto& lasting = each.description().lasting) lasting->save(position);
+    if (const auto& pass_state = each.description().pass_state) pass_state->save(position);
   });
 }
 
-void restore_all_lasting(const Stage& stage, Position& position) {
+void restore_pass_states(const Stage& stage, Position& position) {
   for_each_stage(stage, [&](const Stage& each) {
-    if (const auto& lasting = each.description().lasting) lasting->restore(position);
+    if (const auto& pass_state = each.description().pass_state) pass_state->restore(position);
   });
 }
 
@@ -195,7 +195,7 @@ IteratorState PipelineIterator::state() const {
   if (const auto obstacle = find_position_obstacle(*stage_)) throw_position_obstacle(*obstacle);
   Position position;
   const ElementIterator& iterator = started();
-  save_all_lasting(*stage_, position);
+  save_pass_states(*stage_, position);
   iterator.locate(consumed_, position);
   return {fingerprint(*stage_), pass_->context.job_seed, pass_->context.epoch, pass_->context.path, consumed_,
           position.numbers()};
@@ -214,7 +214,7 @@ void PipelineIterator::load_state(const IteratorState& state) {
   unplaced_ = nullptr;
   try {
     Position position = Position::of(state.position);
-    restore_all_lasting(*stage_, position);
+    restore_pass_states(*stage_, position);
     pass_->context.job_seed = state.job_seed;
     pass_->context.epoch = state.epoch;
     pass_->context.path = state.path;

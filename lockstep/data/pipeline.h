@@ -28,9 +28,9 @@ LOCKSTEP_EXPORT std::string fingerprint(const Stage& stage);
 /// How many stages of this kind there are in a pipeline.
 LOCKSTEP_EXPORT std::int64_t count_stages(const Stage& stage, std::string_view kind);
 
-/// State that stages keep from pass to pass; see Lasting.
-LOCKSTEP_EXPORT void save_all_lasting(const Stage& stage, Position& position);
-LOCKSTEP_EXPORT void restore_all_lasting(const Stage& stage, Position& position);
+/// State that stages keep from pass to pass; see PassState.
+LOCKSTEP_EXPORT void save_pass_states(const Stage& stage, Position& position);
+LOCKSTEP_EXPORT void restore_pass_states(const Stage& stage, Position& position);
 
 /// The first stage (from the end of the pipeline) without exact positions, in words; none if all have them.
 LOCKSTEP_EXPORT std::optional<std::string> find_position_obstacle(const Stage& stage);

@@ -49,7 +49,7 @@ class RandomPipeline {
     ASSERT_EQ(places_of(start(plain)), expected);
     if (plain.cardinality().is_known()) {
       // A failed batch is one place of unbatch's output.
-      if (!failing_ || plain.stage()->trust() == Trust::Certain) {
+      if (!failing_ || plain.stage()->reliability() == Reliability::Certain) {
         EXPECT_EQ(plain.cardinality().value(), static_cast<std::int64_t>(expected.size()));
       }
     }

@@ -68,16 +68,16 @@ struct BatchShape {
 };
 
 /// How far a cardinality can be relied on.
-enum class Trust {
+enum class Reliability {
   None,      ///< there may be nothing to repeat, and then fewer elements
   Promised,  ///< declared by the user, or expected from shapes
   Certain    ///< it is the number of places, even if elements fail
 };
 
 /// State that a stage keeps from one pass to the next (`cache`).
-class LOCKSTEP_EXPORT Lasting {
+class LOCKSTEP_EXPORT PassState {
  public:
-  virtual ~Lasting();
+  virtual ~PassState();
   /// Writes the state that determines it, and adopts it in another program before reading starts. FailedPrecondition if
   /// the state is already different.
   virtual void save(Position& position) const = 0;
@@ -97,8 +97,8 @@ struct StageDescription {
   StageTraits traits = {};
   bool takes_any_number = false;  ///< any number of inputs
   std::function<Cardinality(const Stage& below)> cardinality = nullptr;
-  std::function<Trust(const Stage& below)> trust = nullptr;             ///< otherwise as far as the inputs are trusted
-  std::function<Cardinality(const Stage& below)> total_rows = nullptr;  ///< otherwise, or if unknown, by the spec
+  std::function<Reliability(const Stage& below)> reliability = nullptr;  ///< otherwise the least of the inputs
+  std::function<Cardinality(const Stage& below)> total_rows = nullptr;   ///< otherwise, or if unknown, by the spec
   std::function<ElementSpec(const Stage& below)> spec = nullptr;
   std::function<std::optional<std::string>()> position_obstacle = nullptr;
   std::function<RowSourcePtr(const Stage& below)> rows = nullptr;  ///< Stage::row_source
@@ -109,7 +109,7 @@ struct StageDescription {
       batches = nullptr;
   std::function<IteratorPtr(const Stage& below, const IterationContext&)> iterate;
   std::function<StagePtr(Element&&)> expand = nullptr;  ///< for Source::Function: the dataset made of an element
-  std::shared_ptr<Lasting> lasting = nullptr;           ///< what is kept from one pass to the next
+  std::shared_ptr<PassState> pass_state = nullptr;      ///< what is kept from one pass to the next
   /// The stage's description on another input, if it changes: its text names the input, or it keeps state. With several
   /// workers the input holds one worker's part, and no state may be shared with the others.
   std::function<StageDescription(const Stage& below, int workers, int worker)> on_other_input = nullptr;
@@ -135,9 +135,11 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
 
   Cardinality cardinality() const { return cardinality_; }
   /// Whether `cardinality` is reliable. By default as far as the inputs' are.
-  Trust trust() const { return trust_; }
+  Reliability reliability() const { return reliability_; }
   /// The cardinality if it is reliable enough, otherwise unknown.
-  Cardinality cardinality_if(Trust least) const { return trust() >= least ? cardinality() : Cardinality::unknown(); }
+  Cardinality cardinality_if(Reliability least) const {
+    return reliability() >= least ? cardinality() : Cardinality::unknown();
+  }
   /// The rows of all batches together, as far as known without reading any.
   Cardinality total_rows() const;
   const ElementSpec& element_spec() const { return spec_; }
@@ -175,7 +177,7 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
   // Computed once: a stage may be shared by several inputs at every level, and programs build long chains of
   // `concatenate` in loops, too deep for recursion.
   Cardinality cardinality_ = Cardinality::unknown();
-  Trust trust_ = Trust::Certain;
+  Reliability reliability_ = Reliability::Certain;
   ElementSpec spec_;
   std::int64_t depth_ = 1;
   std::shared_ptr<const void> measured_as_ = std::make_shared<char>();

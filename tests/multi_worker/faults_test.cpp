@@ -187,7 +187,7 @@ TEST_F(Faults, AStuckWorkerIsNamedInAWarningAndThenInAnError) {
   Job job(3, program("stuck", {"timeout=11"}));
   ASSERT_TRUE(job[1].says("fault at")) << job[1].said();
   const std::string who = "worker 1 (" + job.addresses[1] + ")";
-  const std::string warning = str(" s; not there yet: ", who, " was last heard of in call 3 of run");
+  const std::string warning = str(" s; not there yet: ", who, " was last seen in call 3 of run");
   EXPECT_TRUE(job[0].says(warning)) << job[0].said();
   EXPECT_TRUE(job[2].says(warning)) << job[2].said();
   noticed(" 3 worker stuck in user code (warning)", 10, now() - time_after("fault at ", job[1].said()));

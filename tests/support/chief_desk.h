@@ -56,7 +56,7 @@ class AtTheDesk : public ::testing::Test {
 
   wire::ToChief proof(int member, const std::string& key, const std::string& cluster = "a") {
     wire::Details details;
-    details.mutable_seat()->set_pid(7);
+    details.mutable_info()->set_pid(7);
     details.set_cluster(cluster);
     wire::ToChief message;
     message.mutable_proof()->set_details(details.SerializeAsString());

@@ -32,13 +32,13 @@ struct SlurmOptions {
   std::string rpc_layer = "grpc";
 };
 
-/// What the variables of a Slurm step mean for one of its tasks.
+/// The meaning of a Slurm step's variables for one of its tasks.
 struct SlurmPlan {
   ClusterSpec cluster;
   std::string task_type;
   int task_index = 0;
   int gpus_per_task = 0;
-  int first_gpu = 0;  ///< this task's first GPU among those that it sees
+  int first_gpu = 0;  ///< this task's first GPU among those visible to it
 };
 
 /// A variable of the environment; none if it is not set.
@@ -49,7 +49,7 @@ LOCKSTEP_EXPORT std::optional<std::string> process_environment(const char* name)
 /// InvalidArgument.
 LOCKSTEP_EXPORT SlurmPlan plan_slurm(const SlurmOptions& options, const Environment& environment);
 
-/// The cluster that a Slurm step (srun) is. Tasks are numbered as Slurm numbers them, host after host.
+/// The cluster of a Slurm step (srun). Tasks are numbered as Slurm numbers them, host after host.
 class LOCKSTEP_EXPORT SlurmClusterResolver final : public ClusterResolver {
  public:
   explicit SlurmClusterResolver(const SlurmOptions& options = {}, const Environment& environment = process_environment)

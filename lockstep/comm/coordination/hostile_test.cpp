@@ -1,4 +1,4 @@
-// What strangers can do at the chief's port, and at the port that a worker keeps: nothing but be dropped.
+// Strangers at the chief's port, and at the port that a worker keeps: all they achieve is to be dropped.
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -159,7 +159,7 @@ TEST(HostileBytes, AtThePortsOfARunningJobDisturbNobody) {
     for (auto frames = 1 + random() % 8; frames > 0; --frames) {
       std::string frame(9 + random() % 64, '\0');
       for (char& c : frame) c = static_cast<char>(random());
-      if (i % 2 == 0) {  // a frame of a sound length, as HTTP/2 counts it
+      if (i % 2 == 0) {  // a frame of valid length, as HTTP/2 counts it
         frame[0] = frame[1] = 0;
         frame[2] = static_cast<char>(frame.size() - 9);
         frame[3] = static_cast<char>(random() % 11);

@@ -1,5 +1,5 @@
-// Faults that need real processes: which member is named, on which others, and how soon. Times are recorded as test properties
-// against the limits of a quiet machine; the test allows ten times as much, because others use this one, too.
+// Faults that need real processes: which member is named, on which others, and how soon. Times are recorded as test
+// properties against the limits of a quiet machine; the test allows ten times as much, because the machine may be busy.
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ class Faults : public ::testing::Test {
     for (const auto& one : all) EXPECT_NE(one->await("joined"), "");
   }
 
-  // Milliseconds from `since` to the moment at which `process` received the failure, whose line goes into `text`.
+  // Milliseconds from `since` until `process` received the failure, whose line goes into `text`.
   static double notice(MemberProcess& process, Clock::time_point since, std::string& text) {
     const std::string line = process.await("failure");
     if (line.empty()) return 1e9;
@@ -79,8 +79,8 @@ TEST_F(Faults, WorkersMayStartInAnyOrder) {
   EXPECT_EQ(last.await("joined"), generation);
 }
 
-/// For tests in which the time to join ends: it is short, but on a busy machine it must not end before the workers that are
-/// there have met. `attempt` returns whether they have; if not, it gets more time.
+/// For tests in which the time to join ends: it is short, but on a busy machine it must not end before the present
+/// workers have met. `attempt` returns whether they have; if not, it gets more time.
 void with_time_to_meet(const std::function<bool(milliseconds limit)>& attempt) {
   for (const milliseconds limit : {600ms, 2400ms, 9600ms}) {
     if (attempt(limit)) return;
@@ -328,7 +328,7 @@ TEST_F(Faults, DifferentClustersAreShownToAll) {
     MemberProcess chief(0, addresses, {one.chiefs, "log=50"});
     MemberProcess same(2, addresses, {one.chiefs, "log=50"});
     same.await(
-        "log worker 2: waiting for worker 1");  // it is in; a worker that comes after the chief has given up finds no chief
+        "log worker 2: waiting for worker 1");  // it is in; a worker that comes after the chief gave up finds no chief
     MemberProcess other(1, addresses, {one.others});
     for (MemberProcess* process : {&chief, &other, &same}) {
       const std::string error = process->await("error L108");
@@ -405,7 +405,7 @@ TEST_F(Faults, AWorkerThatLeavesIsNoFailure) {
   EXPECT_EQ(all[0]->wait(), 0);
 }
 
-// How it grows: 20 processes, or 100 with LOCKSTEP_TEST_LONG=1; a sanitizer makes each of them take seconds to start.
+// Scaling: 20 processes, or 100 with LOCKSTEP_TEST_LONG=1; a sanitizer makes each of them take seconds to start.
 TEST_F(Faults, ManyLightWorkersStartMeetAndNotice) {
   const bool is_long = std::getenv("LOCKSTEP_TEST_LONG") != nullptr;
   const int count = is_long ? 100 : LOCKSTEP_FEW_PROCESSES ? 6 : 20;

@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 
 constexpr std::string_view kPreface{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33};
 
-/// Connections of one process; they are open until it lets go of them.
+/// Connections of one process, open while this object exists.
 class Flood {
  public:
   /// Some of them may still wait for an answer when this returns.

@@ -54,7 +54,7 @@ class Workers {
   std::vector<pid_t> children_;
 };
 
-/// What workers x replicas = `ids` see, in every way to arrange them.
+/// The results with workers x replicas = `ids`, in every arrangement.
 std::set<std::string> seen_by_all_topologies(const std::string& scenario, int ids) {
   std::set<std::string> seen;
   for (int workers = 1; workers <= ids; ++workers) {

@@ -35,7 +35,7 @@ class GroupProcess : public Process {
   }
 
  private:
-  std::size_t read_ = 0;  // bytes of its output that were read
+  std::size_t read_ = 0;  // bytes of its output read so far
 };
 
 struct Worker {
@@ -61,7 +61,7 @@ class Generations : public testing::Test {
     for (std::size_t rank = 0; rank < workers.size(); ++rank)
       workers[rank].process->tell(str("meet ", rank, " ", addresses));
   }
-  /// While the group works. All that are left learn which it was.
+  /// While the group works. All remaining workers learn which one it was.
   void lose(std::size_t rank, milliseconds after) {
     tell_all("sum 0");
     ::poll(nullptr, 0, static_cast<int>(after.count()));
@@ -83,8 +83,8 @@ class Generations : public testing::Test {
   const Watchdog watchdog_{seconds(600), "a test of generations"};
 };
 
-/// Those that are left keep their processes and move up, so that the next chief may be a different one. The new one comes to the
-/// next chief's door while that one may still be parting from the group that failed.
+/// The remaining workers keep their processes and move up, so that the next chief may be a different one. The new
+/// worker connects to the next chief while that one may still be leaving the failed group.
 TEST_F(Generations, AGroupThatLosesAWorkerMeetsAgainWithANewOne) {
   const int rounds = std::getenv("LOCKSTEP_TEST_LONG") != nullptr ? 200 : 20;
   std::mt19937 random(34);

@@ -112,7 +112,7 @@ class DistributedCursor::Impl {
     if (const auto obstacle = input_->position_obstacle()) throw_position_obstacle(*obstacle);
     if (!source_) start();  // settles the origin of caches, which is part of the state
     Position kept;
-    for (const StagePtr& pipeline : input_->pipelines) save_all_lasting(*pipeline, kept);
+    for (const StagePtr& pipeline : input_->pipelines) save_pass_states(*pipeline, kept);
     rows_->locate(steps_, kept);
     return {kSteps + input_->fingerprint, context_.job_seed, context_.epoch, context_.path, steps_, kept.numbers()};
   }
@@ -143,7 +143,7 @@ class DistributedCursor::Impl {
     empty_.forget_failures();
     try {
       Position kept = Position::of(state.position);
-      for (const StagePtr& pipeline : input_->pipelines) restore_all_lasting(*pipeline, kept);
+      for (const StagePtr& pipeline : input_->pipelines) restore_pass_states(*pipeline, kept);
       place_ = std::move(kept);
     } catch (...) {
       unplaced_ = std::current_exception();  // some of the pipelines may have adopted it

@@ -112,7 +112,7 @@ bool has_features(const ElementSpec& spec) {
 /// Whether elements are single rows of a source, as far as stages declare. `mapped`: a function processes them; given a
 /// number or a name, it may return a batch. For functions that return datasets, uses what `look` found: nothing by
 /// replica.
-bool gives_single_rows(const Stage& stage, const FunctionLook& look, bool mapped = false) {
+bool gives_single_rows(const Stage& stage, const FunctionProbe& look, bool mapped = false) {
   using Rows = StageTraits::Rows;
   const StageTraits traits = stage.traits();
   if (traits.rows == Rows::Many) return false;
@@ -170,7 +170,7 @@ Cardinality InputPlan::steps() const {
   // A batch has a piece for every replica and makes one step if pieces are shared; otherwise each worker deals all of
   // them.
   const bool deals_all = shares && shards.by == AutoShardPolicy::Off;
-  return multiplied(pipeline()->cardinality_if(Trust::Promised), deals_all ? cluster.workers : 1);
+  return multiplied(pipeline()->cardinality_if(Reliability::Promised), deals_all ? cluster.workers : 1);
 }
 
 std::unique_ptr<StepSource> InputPlan::make_source(const IterationContext& context) const {
@@ -198,7 +198,7 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
     plan.global_batch_size = global_batch_size_of(*dataset);
     require_rows(spec, "distribute", kHelpForDistribute);  // rows that belong together go to the same replica
   }
-  FunctionLook look;
+  FunctionProbe look;
   plan.shards = by_replica ? plan_without_shards(dataset, policy, cluster.workers)
                            : plan_shards(dataset, policy, cluster, too_few, look);
 

@@ -123,7 +123,7 @@ class OwnRows final : public StepSource {
   OwnRows(const Stage& pipeline, const GlobalSplit& split, const IterationContext& context)
       : split_(split), size_(*split.batch), own_of_full_(own_of(size_)) {
     const Stage& batch = below_plain_stages(pipeline);
-    const Cardinality all = batch.input()->cardinality_if(Trust::Certain);
+    const Cardinality all = batch.input()->cardinality_if(Reliability::Certain);
     if (all.is_known()) known_ = all.value();
     const bool looks = all.is_unknown() && !split_.drop_remainder;
     rows_.emplace(looks ? *with_look_ahead(batch.input(), ahead_) : *batch.input(), context, batch.describe());
@@ -210,7 +210,7 @@ bool can_read_own_rows(const Stage& pipeline, const GlobalSplit& split, const It
   const ElementSpec rows = batch.input()->element_spec().batched(PartialShape::kUnknown);
   if (batch.input()->row_source() && !tells_all(rows)) return false;
   return &batch == &pipeline && !batch.input()->description().batches && !context.meter &&
-         !batch.input()->cardinality_if(Trust::Certain).is_unknown();
+         !batch.input()->cardinality_if(Reliability::Certain).is_unknown();
 }
 
 std::unique_ptr<StepSource> read_own_rows(const Stage& pipeline, const GlobalSplit& split,

@@ -88,7 +88,7 @@ std::string why_without_files(const Stage& stage) {
 /// Inserts shard(workers, worker) into a pipeline: to give every worker its own files, or in place of hints.
 class Sharder {
  public:
-  Sharder(const ClusterShape& cluster, TooFew too_few, FunctionLook& look)
+  Sharder(const ClusterShape& cluster, TooFew too_few, FunctionProbe& look)
       : cluster_(cluster), too_few_(too_few), look_(look) {}
 
   /// The pipeline of one worker, with shards in place of hints. `names_files`: the stage above, ignoring shuffles,
@@ -152,7 +152,7 @@ class Sharder {
 
   StagePtr apply_to_function(const StagePtr& function) {
     if (StagePtr shared_inside = share_inner_function(*function, *function)) return shared_inside;
-    const FunctionLook::Seen& seen = look_.at(*function);
+    const FunctionProbe::Seen& seen = look_.at(*function);
     if (seen.reads_files) return with_shard_below(*function, true);
     if (StagePtr input = shard_files(function->input())) return on(*function, {std::move(input)});
     if (seen.obstacle.empty()) return nullptr;
@@ -189,7 +189,7 @@ class Sharder {
 
   const ClusterShape cluster_;
   TooFew too_few_;
-  FunctionLook& look_;
+  FunctionProbe& look_;
 };
 
 bool has_shard_hint(const Stage& pipeline) {
@@ -197,7 +197,7 @@ bool has_shard_hint(const Stage& pipeline) {
 }
 
 /// Removes the assertions on the path to the files.
-StagePtr without_assertions(const StagePtr& stage, FunctionLook& look, std::vector<std::string>& removed) {
+StagePtr without_assertions(const StagePtr& stage, FunctionProbe& look, std::vector<std::string>& removed) {
   const StageTraits traits = stage->traits();
   if (traits.asserts_count) {
     removed.emplace_back(stage->kind());
@@ -258,7 +258,7 @@ StagePtr make_required_shard(StagePtr input, int shards, int index, TooFew too_f
 }
 
 ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster, TooFew too_few,
-                      FunctionLook& look) {
+                      FunctionProbe& look) {
   check(cluster);
   refuse_hints(*pipeline, policy);
   lockstep::to_string(policy);  // throws for an invalid policy
@@ -288,7 +288,7 @@ ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const Cl
 }
 
 ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster, TooFew too_few) {
-  FunctionLook look;
+  FunctionProbe look;
   return plan_shards(pipeline, policy, cluster, too_few, look);
 }
 
@@ -298,7 +298,7 @@ ShardPlan plan_without_shards(const StagePtr& pipeline, AutoShardPolicy policy, 
   ShardPlan plan{.pipeline = pipeline, .unshardable = why_without_files(*pipeline)};
   if (policy == AutoShardPolicy::File && workers > 1 && !plan.unshardable.empty()) throw_no_files(plan.unshardable);
   if (policy == AutoShardPolicy::Hint) {
-    FunctionLook look;  // not needed to fill in hints
+    FunctionProbe look;  // not needed to fill in hints
     plan.pipeline = Sharder({1, 1, 0}, TooFew::FailsWhereSeen, look).fill_hints(pipeline);
     if (plan.pipeline != pipeline) plan.by = AutoShardPolicy::Hint;
   }

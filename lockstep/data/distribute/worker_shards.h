@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "lockstep/data/auto_shard_policy.h"
-#include "lockstep/data/distribute/function_look.h"
+#include "lockstep/data/distribute/function_probe.h"
 #include "lockstep/data/distribute/split.h"
 #include "lockstep/data/stage.h"
 
@@ -50,7 +50,7 @@ struct ShardPlan {
 ///
 /// `look` caches the results of calling functions, so further plans of the pipeline do not call them again.
 LOCKSTEP_EXPORT ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster,
-                                      TooFew too_few, FunctionLook& look);
+                                      TooFew too_few, FunctionProbe& look);
 LOCKSTEP_EXPORT ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster,
                                       TooFew too_few = TooFew::FailsOnEveryWorker);
 

@@ -116,7 +116,7 @@ StagePtr make_batching_stage(StagePtr input, const BatchShape& shape, const char
     return batched(below.cardinality(), shape.size, shape.drop_remainder);
   };
   description.total_rows = [shape](const Stage& below) {
-    const Cardinality rows = below.cardinality_if(Trust::Promised);
+    const Cardinality rows = below.cardinality_if(Reliability::Promised);
     if (!rows.is_known() || !shape.drop_remainder) return rows;
     return Cardinality(rows.value() - rows.value() % shape.size);
   };

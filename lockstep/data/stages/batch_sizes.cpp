@@ -39,7 +39,7 @@ StagePtr make_batch_counts(StagePtr rows, const BatchShape& shape) {
 StagePtr make_cached_counts(StagePtr counts, const Stage& cache) {
   return make_stage({std::move(counts)}, {.kind = "cached_counts",
                                           .traits = cache.traits(),
-                                          .iterate = [kept = cache.description().lasting](
+                                          .iterate = [kept = cache.description().pass_state](
                                                          const Stage& below, const IterationContext& context) {
                                             return below.iterate(kept->first_pass(context));
                                           }});

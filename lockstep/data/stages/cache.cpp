@@ -56,7 +56,7 @@ struct Contents {
 };
 
 /// Shared by all iterations of a cache: the origin that counts, and the contents.
-class Memory final : public Lasting {
+class Memory final : public PassState {
  public:
   /// An empty path means in memory.
   explicit Memory(std::string file) : path(std::move(file)) {}
@@ -237,7 +237,7 @@ class FillingIterator final : public ElementIterator {
   FillingIterator(std::shared_ptr<Memory> memory, const Stage& below, const IterationContext& context)
       : memory_(std::move(memory)),
         origin_(memory_->begin(context)),
-        size_(below.cardinality_if(Trust::Certain)),
+        size_(below.cardinality_if(Reliability::Certain)),
         input_(below.iterate(memory_->first_pass(context))) {
     if (memory_->path.empty()) return;
     static std::atomic<int> number{0};
@@ -313,8 +313,8 @@ class FillingIterator final : public ElementIterator {
 
 IteratorPtr iterate_cache(const std::shared_ptr<Memory>& memory, const Stage& below, const IterationContext& context) {
   if (!memory->path.empty() && std::filesystem::exists(memory->path)) {
-    auto reader =
-        std::make_unique<FromFileIterator>(memory->path, fingerprint(below), below.cardinality_if(Trust::Certain));
+    auto reader = std::make_unique<FromFileIterator>(memory->path, fingerprint(below),
+                                                     below.cardinality_if(Reliability::Certain));
     memory->settle(reader->filled_from(), true);  // another program may have written the file
     return reader;
   }
@@ -351,7 +351,7 @@ StageDescription cache_in(const std::string& path) {
               },
           .iterate = [memory](const Stage& below,
                               const IterationContext& context) { return iterate_cache(memory, below, context); },
-          .lasting = memory,
+          .pass_state = memory,
           .on_other_input =
               [path](const Stage&, int workers, int worker) {
                 return cache_in(path.empty() || workers == 1 ? path : str(path, ".", worker, "-of-", workers));

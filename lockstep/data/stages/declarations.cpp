@@ -57,7 +57,7 @@ StagePtr make_assert_cardinality(StagePtr input, Cardinality expected) {
                                                     .elements = StageTraits::Elements::Same,
                                                     .asserts_count = true},
                                          .cardinality = [expected](const Stage&) { return expected; },
-                                         .trust = [](const Stage&) { return Trust::Promised; },
+                                         .reliability = [](const Stage&) { return Reliability::Promised; },
                                          .iterate = over_input<AssertCardinalityIterator>(expected)});
 }
 

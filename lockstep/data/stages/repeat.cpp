@@ -15,7 +15,7 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
       : input_(std::move(input)),
         context_(std::move(context)),
         count_(count),
-        size_(input_->cardinality_if(Trust::Certain)) {}
+        size_(input_->cardinality_if(Reliability::Certain)) {}
 
   std::size_t read(std::span<Item> items) {
     std::size_t written = 0;
@@ -147,18 +147,20 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
 
 StagePtr make_repeat(StagePtr input, std::int64_t count) {
   check_count("repeat", count);
-  return make_order(
-      std::move(input),
-      {.kind = "repeat",
-       .text = count < 0 ? "repeat" : str("repeat(", count, ")"),
-       .traits = StageTraits::passing_over(StageTraits::Elements::Picked),
-       .cardinality = [count](const Stage& below) { return repeated(below.cardinality(), count); },
-       // Repeating an empty input endlessly yields nothing.
-       .trust = [](const Stage& below) { return below.cardinality().is_unknown() ? Trust::None : below.trust(); },
-       .total_rows = [count](const Stage& below) { return repeated(below.total_rows(), count); }},
-      [count]<class Stream>(const Stage& below, const IterationContext& context) {
-        return std::make_unique<RepeatOf<Stream>>(below.shared_from_this(), context, count);
-      });
+  return make_order(std::move(input),
+                    {.kind = "repeat",
+                     .text = count < 0 ? "repeat" : str("repeat(", count, ")"),
+                     .traits = StageTraits::passing_over(StageTraits::Elements::Picked),
+                     .cardinality = [count](const Stage& below) { return repeated(below.cardinality(), count); },
+                     // Repeating an empty input endlessly yields nothing.
+                     .reliability =
+                         [](const Stage& below) {
+                           return below.cardinality().is_unknown() ? Reliability::None : below.reliability();
+                         },
+                     .total_rows = [count](const Stage& below) { return repeated(below.total_rows(), count); }},
+                    [count]<class Stream>(const Stage& below, const IterationContext& context) {
+                      return std::make_unique<RepeatOf<Stream>>(below.shared_from_this(), context, count);
+                    });
 }
 
 }  // namespace lockstep::data

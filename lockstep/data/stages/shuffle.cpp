@@ -162,7 +162,7 @@ class ShuffleIterator final : public ElementIterator {
 /// The number of elements of a full shuffle with a computed order; nothing if a buffer determines the order. Depends
 /// only on the stages, so that elements and numbers come in the same order.
 std::optional<std::uint64_t> permuted_size(const Stage& below, std::int64_t buffer_size) {
-  const Cardinality size = below.cardinality_if(Trust::Certain);
+  const Cardinality size = below.cardinality_if(Reliability::Certain);
   if (!size.is_known() || size.value() <= kMostStoredNumbers || size.value() > buffer_size) return std::nullopt;
   return static_cast<std::uint64_t>(size.value());
 }
@@ -178,7 +178,8 @@ std::unique_ptr<Stream> start_shuffle(const Stage& below, const IterationContext
     return std::make_unique<PermutedIndices>(std::move(all), KeyedPermutation(key, *permuted));
   } else {
     if (permuted) return std::make_unique<PermutedElements>(std::move(all), KeyedPermutation(key, *permuted));
-    return std::make_unique<ShuffleIterator>(std::move(all), key, buffer_size, below.cardinality_if(Trust::Certain));
+    return std::make_unique<ShuffleIterator>(std::move(all), key, buffer_size,
+                                             below.cardinality_if(Reliability::Certain));
   }
 }
 

@@ -287,7 +287,7 @@ StagePtr make_generator(std::function<Generator()> make, ElementSpec spec, Gener
                     {.kind = "from_generator",
                      .traits = {.source = StageTraits::Source::Memory},
                      .cardinality = [count = options.cardinality](const Stage&) { return count; },
-                     .trust = [](const Stage&) { return Trust::Promised; },
+                     .reliability = [](const Stage&) { return Reliability::Promised; },
                      .spec = [spec = options.spec.value_or(spec)](const Stage&) { return spec; },
                      .position_obstacle = obstacle,
                      .iterate =

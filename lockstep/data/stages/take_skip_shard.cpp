@@ -104,7 +104,7 @@ std::int64_t rows_of_full_batch(const Stage& stage) {
 Cardinality rows_of_picked(const Stage& below, const Picked& places) {
   const Cardinality all = below.total_rows();
   if (places.first == 0 && places.stride == 1 && places.most() == kEndless) return all;
-  const Cardinality batches = below.cardinality_if(Trust::Promised);
+  const Cardinality batches = below.cardinality_if(Reliability::Promised);
   const Cardinality picked = places.in(batches);
   const std::int64_t full = rows_of_full_batch(below);
   if (picked == Cardinality(0)) return picked;

@@ -262,7 +262,7 @@ StagePtr make_unbatch(StagePtr input) {
        .traits = {.source = StageTraits::Source::Inputs, .rows = StageTraits::Rows::One, .runs_functions = false},
        .cardinality = rows_in_all,
        // A failed batch is one place, whatever its number of rows would have been.
-       .trust = [](const Stage& below) { return std::min(Trust::Promised, below.trust()); },
+       .reliability = [](const Stage& below) { return std::min(Reliability::Promised, below.reliability()); },
        .spec = [](const Stage& below) { return below.element_spec().unbatched(); },
        .iterate = over_input<UnbatchIterator>()});
 }

@@ -1,4 +1,4 @@
-#include "lockstep/data/distribute/function_look.h"
+#include "lockstep/data/distribute/function_probe.h"
 
 #include <algorithm>
 
@@ -17,7 +17,7 @@ constexpr auto runs_functions = [](const Stage& stage) { return stage.traits().r
 
 }  // namespace
 
-const FunctionLook::Seen& FunctionLook::at(const Stage& function) {
+const FunctionProbe::Seen& FunctionProbe::at(const Stage& function) {
   const auto known = seen_.find(&function);
   if (known != seen_.end()) return known->second;
   Seen seen;
@@ -26,12 +26,12 @@ const FunctionLook::Seen& FunctionLook::at(const Stage& function) {
   return seen_.emplace(&function, std::move(seen)).first->second;
 }
 
-StagePtr FunctionLook::made_by(const Stage& function) const {
+StagePtr FunctionProbe::made_by(const Stage& function) const {
   const auto known = seen_.find(&function);
   return known == seen_.end() ? nullptr : known->second.made;
 }
 
-StagePtr FunctionLook::make(const Stage& function, std::string& obstacle) {
+StagePtr FunctionProbe::make(const Stage& function, std::string& obstacle) {
   try {
     auto element = example(*function.input(), obstacle);
     return element ? function.description().expand(std::move(*element)) : nullptr;
@@ -40,7 +40,7 @@ StagePtr FunctionLook::make(const Stage& function, std::string& obstacle) {
   }
 }
 
-std::optional<Element> FunctionLook::example(const Stage& stage, std::string& obstacle) {
+std::optional<Element> FunctionProbe::example(const Stage& stage, std::string& obstacle) {
   const StageTraits traits = stage.traits();
   if (traits.source == StageTraits::Source::Function) {
     const StagePtr made = make(stage, obstacle);
@@ -59,7 +59,7 @@ std::optional<Element> FunctionLook::example(const Stage& stage, std::string& ob
   return std::nullopt;
 }
 
-bool FunctionLook::reads_files(const Stage& stage, std::string& obstacle) {
+bool FunctionProbe::reads_files(const Stage& stage, std::string& obstacle) {
   const StageTraits::Source source = stage.traits().source;
   if (source == StageTraits::Source::Files) return true;
   if (source == StageTraits::Source::Function) {

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <string>
 
-#include "lockstep/data/distribute/function_look.h"
+#include "lockstep/data/distribute/function_probe.h"
 #include "lockstep/data/files/files.h"
 #include "lockstep/data/iterators.h"
 
@@ -28,12 +28,12 @@ StagePtr make_counted_names(std::atomic<std::int64_t>& asked) {
 
 // To find out whether a function opens files it is called with one element. Reading more could take as long as an
 // epoch.
-TEST(FunctionLook, ReadsNoMoreThanItsElement) {
+TEST(FunctionProbe, ReadsNoMoreThanItsElement) {
   std::atomic<std::int64_t> asked{0};
   const Dataset<std::string> names(make_counted_names(asked));
   const auto expect_look = [&](const auto& dataset, std::int64_t elements, const char* what) {
     const std::int64_t before = asked;
-    EXPECT_TRUE(FunctionLook().at(*dataset.stage()).reads_files) << what;
+    EXPECT_TRUE(FunctionProbe().at(*dataset.stage()).reads_files) << what;
     EXPECT_EQ(asked - before, elements) << what;
   };
   const auto reader = [](const std::string& file) { return tfrecord_dataset(file); };

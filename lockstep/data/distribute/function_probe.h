@@ -10,7 +10,7 @@ namespace lockstep::data {
 
 /// Finds the files in datasets that the functions of `flat_map` and `interleave` return. Calls a function once, as
 /// tracing its graph would, with an element that can be computed without calling any other user function.
-class LOCKSTEP_EXPORT FunctionLook {
+class LOCKSTEP_EXPORT FunctionProbe {
  public:
   struct Seen {
     bool reads_files = false;
