@@ -172,10 +172,10 @@ double with_saving(ls::Strategy& strategy, const Digits& digits) {
     mean[weight.key()] = (weight.value().detach() + net.named_parameters()[weight.key()].detach().cpu()) / 2;
   ls::save(path, mean);
   mean = ls::load_tensors(path);
-  ls::load(path, again, {.strict = false});  // what fits
+  ls::load(path, again, {.strict = false});  // loads the matching tensors
   std::filesystem::remove(path);
 
-  const std::string old_path = path + ".pt";  // of a program without Lockstep
+  const std::string old_path = path + ".pt";  // written by a program without Lockstep
   torch::save(std::make_shared<Net>(16), old_path);
   auto plain = std::make_shared<Net>(16);
   torch::load(plain, old_path);

@@ -1,4 +1,4 @@
-// The command line, and the ways to many hosts: ssh and srun are scripts here that stay on this machine.
+// The command line, and launching on many hosts: ssh and srun are scripts here that stay on this machine.
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// A folder with a program of this name, in front of the others.
+// A folder with a program of this name, first in the path.
 class FakeProgram {
  public:
   FakeProgram(const std::string& name, const std::string& script) {
@@ -139,7 +139,7 @@ TEST(Hosts, InsideASlurmAllocationEveryTaskIsAWorker) {
   EXPECT_TRUE(contains(launch.out(), "[worker 2] {\"cluster\":{\"worker\":[\"n1:")) << launch.out();
 }
 
-// What `lockstep doctor` says about a TF_CONFIG, and its exit code.
+// The output of `lockstep doctor` for a TF_CONFIG, and its exit code.
 struct Examination {
   explicit Examination(const std::string& tf_config) {
     const TemporaryFolder folder;

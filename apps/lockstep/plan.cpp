@@ -30,7 +30,7 @@ Host parse_host(std::string_view text) {
   Host host{std::string(text.substr(0, counted ? colon : text.npos))};
   if (host.name.empty()) throw UsageError(str("'", text, "' names no host: write host:slots"));
   // ssh would read it as an option.
-  if (host.name.front() == '-') throw UsageError(str("'", host.name, "' is no host name"));
+  if (host.name.front() == '-') throw UsageError(str("'", host.name, "' is not a host name"));
   if (host.name.find('@') != host.name.npos)
     throw UsageError(str("'", host.name, "' names a user: put that into ~/.ssh/config"));
   if (host.name.front() != '[' && host.name.find(':') != host.name.npos)
@@ -162,7 +162,7 @@ std::vector<std::string> task_environment(const JobIdentity& job, const ClusterS
                                           int index) {
   std::vector<std::string> variables{"TF_CONFIG=" + tf_config_of(cluster, type, index), "LOCKSTEP_RUN_ID=" + job.run_id,
                                      str("LOCKSTEP_GENERATION=", job.generation)};
-  // An empty file name, because a file would be preferred to the key.
+  // An empty file name, because a file would take precedence over the key.
   if (!job.key.empty()) variables.insert(variables.end(), {"LOCKSTEP_JOB_KEY=" + job.key, "LOCKSTEP_JOB_KEY_FILE="});
   return variables;
 }

@@ -1,5 +1,5 @@
-// What users of MultiWorkerMirroredStrategy see when something goes wrong: who is named on every worker, how fast, with
-// which exit code, and what is left. `--gtest_repeat=5` gives medians of five.
+// Faults as seen by users of MultiWorkerMirroredStrategy: which worker is named on every worker, how fast, with which
+// exit code, and the remaining state. `--gtest_repeat=5` gives medians of five.
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ namespace {
 constexpr int kPeerLost = 3;  // exit codes of the program
 constexpr int kError = 1;
 constexpr seconds kEnough(40);     // for anything that must happen
-constexpr double kQuietStart = 1;  // seconds to load LibTorch, at most, on a machine without other work
+constexpr double kQuietStart = 1;  // seconds to load LibTorch, at most, on an idle machine
 
 // ---- times to notice
 
@@ -51,14 +51,14 @@ class PrintedTable : public testing::Environment {
 };
 const auto* const printed = testing::AddGlobalTestEnvironment(new PrintedTable);
 
-/// Remembers the time for the table. A test allows for ten times the limit: its machine has other work to do.
+/// Records the time for the table. A test allows for ten times the limit, as the machine may be busy.
 void noticed(const std::string& fault, double limit, double taken) {
   table()[fault].limit = limit;
   table()[fault].times.push_back(taken);
   EXPECT_LE(taken, 10 * limit) << fault;
 }
 
-// ---- what workers say
+// ---- the workers' messages
 
 double time_after(const std::string& mark, const std::string& said) {
   const auto at = said.find(mark);
@@ -83,7 +83,7 @@ Strings program(const std::string& scenario, Strings settings = {}) {
   return settings;
 }
 
-/// By step, of a training that nothing disturbs: one process with as many replicas has the same bits.
+/// By step, for a training without faults: one process with as many replicas has the same bits.
 const std::string& undisturbed() {
   static const std::string said = [] {
     Process process(program("train", {"replicas=6", "steps=400"}), {});
@@ -93,7 +93,7 @@ const std::string& undisturbed() {
   return said;
 }
 
-/// That a worker has the weights of the last whole step.
+/// Checks that a worker has the weights of the last whole step.
 void expect_whole_step(const std::string& said) {
   const std::string mark = "\nkept ";
   const auto at = said.find(mark);
@@ -105,11 +105,11 @@ void expect_whole_step(const std::string& said) {
 
 struct Expected {
   int code = kPeerLost;
-  Strings parts = {};  ///< of the error
+  Strings parts = {};  ///< parts of the error
   bool has_weights = true;
 };
 
-/// That a worker ends with this error; returns when it noticed.
+/// Checks that a worker ends with this error; returns when it noticed.
 double expect_error(Process& worker, const Expected& expected) {
   const int code = worker.wait(kEnough);
   const std::string said = worker.said();
@@ -122,7 +122,7 @@ double expect_error(Process& worker, const Expected& expected) {
   return at;
 }
 
-/// That all of them end with the same error, as far as it is about the cause; the last one to notice.
+/// Checks that all of them end with the same error, as far as the cause is concerned; returns the last to notice.
 double expect_errors(Job& job, const std::vector<int>& survivors, const Expected& expected) {
   double last = 0;
   for (const int k : survivors) last = std::max(last, expect_error(job[k], expected));
@@ -141,7 +141,7 @@ class Faults : public testing::Test {
 
 const Strings kForLong{"steps=100000"};
 
-// ---- workers that end or stand still
+// ---- workers that end or freeze
 
 void kill_while_training(int victim, const std::string& fault, int number) {
   Job job(3, program("train", kForLong));
@@ -169,7 +169,7 @@ TEST_F(Faults, AFrozenWorkerIsNamed) {
   noticed(
       " 2 worker frozen", 3,
       expect_errors(job, {0, 1}, {.parts = {"error[L104]: " + who, "stopped answering", "last heartbeat"}}) - since);
-  job[2].signal(SIGCONT);  // it learns that the others have gone on without it
+  job[2].signal(SIGCONT);  // it learns that the others have continued without it
   EXPECT_EQ(job[2].wait(kEnough), kPeerLost) << job[2].said();
 }
 
@@ -194,7 +194,7 @@ TEST_F(Faults, AStuckWorkerIsNamedInAWarningAndThenInAnError) {
   EXPECT_TRUE(contains(job[0].said(), "also waiting: worker 2")) << job[0].said();
   expect_errors(job, {0, 2},
                 {.code = kError, .parts = {"error[L101]: worker 1 did not reach a collective in time", who}});
-  job[1].end();  // it would sleep for ever
+  job[1].end();  // it would sleep forever
 }
 
 TEST_F(Faults, AWorkerThatMakesFewerStepsIsNamed) {
@@ -236,7 +236,7 @@ TEST_F(Faults, ACutNetworkIsNoticedOnBothSidesAndTheSideWithoutTheChiefWritesNot
   }
   noticed(" 4 network cut", 3, last - since);
   EXPECT_TRUE(std::filesystem::is_empty(cut_off.path()));
-  // A file that was being written when the others went is gone, and the one before is whole.
+  // A file that was being written when the others left is gone, and the previous one is whole.
   EXPECT_TRUE(std::filesystem::exists(with_chief / "model"));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(with_chief.path()), {}), 1);
 }
@@ -257,7 +257,7 @@ class OnThreeHosts : public Faults {
     }
     for (int k = 0; k < 3; ++k) ASSERT_TRUE(job[k].says("step 5 ")) << job[k].said();
   }
-  /// Of the way between workers 1 and 2.
+  /// Expects a cut between workers 1 and 2.
   void expect_cut(const std::string& fault) {
     const double since = now();
     const Strings parts{str("error[L104]: worker 1 (", job.addresses[1], ") and worker 2 (", job.addresses[2],
@@ -266,7 +266,7 @@ class OnThreeHosts : public Faults {
     noticed(fault, 3, expect_errors(job, {0, 1, 2}, {.parts = parts}) - since);
   }
 
-  /// Of pauses that follow each other so closely that TCP may not send in between.
+  /// Tests pauses that follow each other so closely that TCP may not send in between.
   void expect_no_harm(const std::function<bool()>& cut, const std::function<bool()>& mend) {
     start({"steps=400"});
     for (const double pause : {0.5, 1.5, 1.5}) {
@@ -339,14 +339,14 @@ TEST_F(Faults, ADataPortInUseIsToldToAll) {
     for (int k = 0; k < 3; ++k) job.start(k, program("train", settings));
     const Strings parts{"error[L106]: the data port " + address + " is in use", "reported by worker " + faulty,
                         "this process itself, "};
-    job.wait(kEnough);  // for all at once: each of them must end soon after it has noticed
+    job.wait(kEnough);  // for all at once: each of them must end soon after it noticed
     const double last = expect_errors(job, {0, 1, 2}, {.code = kError, .parts = parts, .has_weights = false});
     double begin = 0, start = 0;
     for (int k = 0; k < 3; ++k) {
       begin = std::max(begin, time_after("begins at ", job[k].said()));
       start = std::max(start, time_after("begins at ", job[k].said()) - job[k].started());
     }
-    // Three processes meet at the time when they are busiest: on a machine with other work as slowly as they start.
+    // Three processes meet when they are busiest: on a machine with other work as slowly as they start.
     noticed(" 8 data port in use", 1, (last - begin) / std::max(1.0, start / kQuietStart));
   }
 }
@@ -553,7 +553,7 @@ TEST_F(Faults, ASaveWaitsForTheChiefAsLongAsCollectivesDo) {
 
 struct Mistake {
   const char* scenario;
-  int code;  ///< of the worker that makes it
+  int code;  ///< exit code of the worker that makes it
   Strings parts;
 };
 void PrintTo(const Mistake& each, std::ostream* out) { *out << each.scenario; }
@@ -594,7 +594,7 @@ TEST_F(Faults, AnErrorOfTheChiefsProgramStopsAll) {
 
 TEST_F(Faults, AWindowThatOneWorkerHasDroppedStopsAll) {
   Job job(3, program("drops_window"));
-  for (int k = 0; k < 3; ++k) {  // each sees it by itself, or hears of it before
+  for (int k = 0; k < 3; ++k) {  // each sees it by itself, or learns of it before
     EXPECT_GT(job[k].wait(kEnough), 0) << job[k].said();
     for (const char* part : {"a different number of times", "help: "})
       EXPECT_TRUE(contains(error_in(job[k].said()), part)) << job[k].said();
@@ -639,7 +639,7 @@ class Launcher : public Faults {
     }
     return pids;
   }
-  /// Until none of them is left, in seconds.
+  /// Waits until none of them is left; returns the seconds.
   static double gone_after(const std::vector<pid_t>& pids) {
     const double since = now();
     EXPECT_TRUE(are_gone(pids, kEnough)) << "workers are left behind";
@@ -695,7 +695,7 @@ TEST_F(Launcher, LeavesNobodyBehindWhenItIsKilled) {
   noticed("31 launcher killed", 2, gone_after(pids));
 }
 
-// ---- what training survives
+// ---- faults that training survives
 
 TEST_F(Faults, StrangersAtThePortsDisturbNobody) {
   Job job(3, program("train", {"steps=150"}));

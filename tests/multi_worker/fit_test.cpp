@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-/// What a worker has printed, without its progress.
+/// The output of a worker, without its progress.
 std::string results_in(const std::string& text) {
   std::istringstream in(text);
   std::string found;

@@ -22,15 +22,15 @@ struct Shape {
   int workers, replicas;
 };
 constexpr Shape kShapes[] = {{1, 4}, {2, 2}, {4, 1}};
-constexpr seconds kLimit(300);  // of a training, on a machine that does a lot besides
+constexpr seconds kLimit(300);  // for one training, on a busy machine
 
-/// History, predictions, weights: what a worker prints in the end.
+/// History, predictions, weights: a worker's final output.
 std::string results_in(const std::string& text) {
   const std::size_t begin = text.find("history");
   return begin == text.npos ? "" : text.substr(begin);
 }
 
-/// Waits until all have ended. Their results, if all of them came to the end of the training: then they must be the same.
+/// Waits until all have ended. Returns their results if all of them finished the training: then they must be equal.
 std::optional<std::string> results_of(Job& job) {
   std::optional<std::string> results;
   bool has_ended = true;
@@ -91,7 +91,7 @@ TEST(Kills, AtRandomMomentsChangeNothing) {
       const int victim = below(shape.workers);
       job[victim].signal(SIGKILL);
       in_saving += is_being_saved(*folder);
-      if (below(2) == 0) {  // the others see it; or die, too, a moment later
+      if (below(2) == 0) {  // the others see it, or die too, a moment later
         for (int k = 0; k < shape.workers; ++k) {
           ::poll(nullptr, 0, below(10));
           job[k].signal(SIGKILL);

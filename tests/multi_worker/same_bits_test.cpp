@@ -17,7 +17,7 @@ struct Layout {
 };
 
 struct Trained {
-  std::string losses;   ///< of the epochs, as the chief prints them
+  std::string losses;   ///< per epoch, as the chief prints them
   std::string weights;  ///< a digest
 };
 
@@ -30,11 +30,11 @@ std::string lines_with(const std::string& start, const std::string& text) {
   return found;
 }
 
-/// What a worker says of its weights: replicas are on a GPU if LOCKSTEP_TEST_DEVICES says so.
+/// A worker's description of its weights: replicas are on a GPU if LOCKSTEP_TEST_DEVICES is gpu.
 const char* const kDevices = std::getenv("LOCKSTEP_TEST_DEVICES");
 const std::string kDevice = kDevices != nullptr && std::string(kDevices) == "gpu" ? "device cuda:0\n" : "device cpu\n";
 
-/// How gradients reach other workers: LOCKSTEP_TEST_NCCL asks for NCCL.
+/// How gradients are sent to other workers: LOCKSTEP_TEST_NCCL requests NCCL.
 std::string expected_way(int workers) {
   const bool is_by_nccl = workers > 1 && std::getenv("LOCKSTEP_TEST_NCCL") != nullptr;
   return is_by_nccl ? "gradients by NCCL\n" : "gradients through the host\n";
@@ -99,7 +99,7 @@ TEST(SameBits, AClientOfTowersSeesTheSameInAnyNumberOfProcesses) {
 
 struct SwappedCall {
   std::string name;
-  std::string shown;  ///< of the call, in the error
+  std::string shown;  ///< part of the call in the error
   std::string error = "error[L110]";
 };
 void PrintTo(const SwappedCall& call, std::ostream* out) { *out << call.name; }
@@ -143,7 +143,7 @@ TEST(SameBits, TheOwnerOfAnItemMakesNoCallsForAllWorkers) {
   }
 }
 
-/// On CPUs it is AUTO; between GPUs the order is NCCL's own, and all that is known is that workers agree.
+/// On CPUs it is AUTO; between GPUs the order is NCCL's own, and only the workers' agreement is certain.
 TEST(SameBits, NcclThatIsAskedForKeepsWorkersAlike) {
   const Trained asked = train({2, 2}, "nccl");
   EXPECT_FALSE(asked.losses.empty());
@@ -163,8 +163,8 @@ INSTANTIATE_TEST_SUITE_P(SameBits, RareVariant, testing::Values("accumulate", "s
 
 struct Copies {
   std::string name;
-  std::string options;  ///< of both programs
-  std::string apart;    ///< of the one with several copies
+  std::string options;  ///< options of both programs
+  std::string apart;    ///< options of the one with several copies
 };
 void PrintTo(const Copies& copies, std::ostream* out) { *out << copies.name; }
 

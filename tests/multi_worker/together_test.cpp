@@ -142,10 +142,10 @@ TEST_F(Together, WhatCannotTravelIsRefusedOnAllWorkers) {
   refuses("a sparse tensor cannot travel", [&] { strategy.reduce(ls::ReduceOp::Sum, sparse); });
   refuses("an undefined tensor cannot travel", [&] { strategy.broadcast(torch::Tensor()); });
   refuses("15 dimensions", [&] { strategy.broadcast(torch::zeros(std::vector<std::int64_t>(15, 1))); });
-  strategy.barrier();  // the job goes on
+  strategy.barrier();  // the job continues
 }
 
-/// Throws on every worker, for the same reason; the job goes on.
+/// Checks that it throws on every worker, for the same reason, and that the job continues.
 template <class F>
 void expect_refused(std::initializer_list<const char*> parts, const F& call) {
   try {
@@ -232,7 +232,7 @@ TEST_F(Together, VariablesBeginWithTheChiefsValue) {
 }
 
 TEST_F(Together, VariablesOfDifferentShapesAreRefusedByAll) {
-  // In a job of its own strategy: the failure ends it.
+  // In a job with its own strategy: the failure ends it.
   try {
     strategy.make_variable(torch::zeros({rank == 0 ? 3 : 4}), {.name = "w"});
     FAIL() << "made of different shapes";

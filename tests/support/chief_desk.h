@@ -17,7 +17,7 @@ namespace lockstep::coordination {
 
 inline const std::string kKey(32, 'k');
 
-/// What a chief without a network sends.
+/// The messages sent by a chief without a network.
 struct Desk : Outbox {
   void send(std::uint64_t connection, wire::FromChief message) override {
     sent.emplace_back(connection, std::move(message));

@@ -23,7 +23,7 @@ using namespace lockstep;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Floats of mixed sizes, a function of the replica's id alone.
+// Floats of mixed sizes, a function of only the replica's id.
 std::vector<float> values_of(int id, std::size_t elements) {
   std::mt19937 generator(static_cast<unsigned>(id));
   std::vector<float> values(elements);

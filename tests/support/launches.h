@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-/// One run of the launcher, with what it printed.
+/// One run of the launcher, with its output.
 class Launch : public Process {
  public:
   explicit Launch(Strings arguments, const Strings& variables = {})
