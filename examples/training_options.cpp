@@ -167,7 +167,7 @@ double with_saving(ls::Strategy& strategy, const Digits& digits) {
   ls::load(path, again, its_optimizer);
   const double loss = train_with(three, again, its_optimizer);
 
-  std::map<std::string, Tensor> mean;  // of both weights
+  std::map<std::string, Tensor> mean;  // the mean of both weights
   for (const auto& weight : again.named_parameters())
     mean[weight.key()] = (weight.value().detach() + net.named_parameters()[weight.key()].detach().cpu()) / 2;
   ls::save(path, mean);

@@ -272,9 +272,9 @@ TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {
   for (const auto& row : table) {
     Launch launch(row.arguments);
     EXPECT_EQ(launch.wait(), row.code) << row.text;
-    const auto said = row.code == 0 ? launch.out() : launch.err();
-    EXPECT_TRUE(contains(said, row.text)) << said;
-    EXPECT_TRUE(row.code == 0 || count(said, "\n") == 1) << said;
+    const auto output = row.code == 0 ? launch.out() : launch.err();
+    EXPECT_TRUE(contains(output, row.text)) << output;
+    EXPECT_TRUE(row.code == 0 || count(output, "\n") == 1) << output;
   }
 }
 

@@ -28,7 +28,7 @@ constexpr const char* kRunHelp =
     "Each worker gets its place in the job as TF_CONFIG, and its lines are printed with its name in front. When one\n"
     "fails, the others are stopped and the cause is printed once. Workers read nothing from standard input.";
 constexpr const char* kRunFooter =
-    "\nExit codes: that of the worker that failed (1 error, 2 usage, 3 a peer was lost, 4 data, 5 checkpoint), 1 if it\n"
+    "\nExit codes: the failed worker's (1 error, 2 usage, 3 a peer was lost, 4 data, 5 checkpoint), 1 if it\n"
     "crashed, 3 if it was killed, 143 after SIGTERM or SIGHUP, 130 after Ctrl-C.";
 
 // CLI11's own ranges accept NaN, and their texts vary by version.

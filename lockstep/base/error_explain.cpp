@@ -55,14 +55,14 @@ constexpr std::array kExplanations{
     Explanation{
         errors::kDifferentClusters,
         "All workers must describe the cluster in the same way: the same entries in the same order. The message shows the "
-        "lines that differ and between whom. Copy one description to all workers; only the task differs."},
+        "lines that differ and on which workers. Copy one description to all workers; only the task differs."},
     Explanation{
         errors::kDifferentPrograms,
         "Workers compute the same bits only if they run the same program: the same version, seed and threads per replica, "
-        "the same model and the same optimizer. The message shows what differs and between whom."},
+        "the same model and the same optimizer. The message shows what differs and on which workers."},
     Explanation{
         errors::kCollectiveMismatch,
-        "Every worker must make the same collectives in the same order. Workers tell each other what they are about to "
+        "Every worker must make the same collectives in the same order. Workers announce to each other what they are about to "
         "do before any data is used, and here they differ: in the operation, the reduction, the element type, the "
         "shape or the name. No data was used; the job cannot continue. Usual causes: a collective inside an `if` that "
         "depends on the worker, two calls in another order, or a model that differs between workers. The message shows "

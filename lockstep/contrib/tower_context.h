@@ -44,7 +44,7 @@ class LOCKSTEP_EXPORT TowerContext {
       DistributionStrategy& strategy = distribution_strategy();
       return replica_->merge_call(
           [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
-            // Negative: the numbers of merges must not collide with those of map and update.
+            // Negative: the numbers of merges must not collide with the calls of map and update.
             const detail::ClientRandom random(core, -detail::count_merge(core, typeid(F)), 0);
             return f(strategy, detail::of_towers(core, all)...);
           },

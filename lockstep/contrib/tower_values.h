@@ -119,7 +119,7 @@ class LOCKSTEP_EXPORT TowerDestinations {
   TowerDestinations(const T& value) : value_(Destinations(value)) {}
   // NOLINTEND(google-explicit-constructor)
 
-  /// Copies of a tensor or of sparse rows for them; for another worker's device one on the first of this worker.
+  /// Copies of a tensor or of sparse rows for these destinations; for another worker's device, one on this worker's first.
   template <class T>
   Mirrored<T> deliver(Strategy& core, const Devices& of_all_towers, const T& value) const;
 
@@ -134,13 +134,13 @@ template <class T>
 inline constexpr bool is_reducible_v =
     std::convertible_to<const T&, TowerValue> || std::same_as<T, PerDevice<IndexedSlices>>;
 
-/// A variable, or what towers that have returned it gave.
+/// Whether T is a variable, or the result of towers that return one.
 template <class T>
 inline constexpr bool is_of_variable_v = std::derived_from<T, Variable>;
 template <class T>
 inline constexpr bool is_of_variable_v<PerReplica<T>> = std::derived_from<T, Variable>;
 
-/// The variable that towers have returned; any other argument is itself.
+/// The variable returned by towers; any other argument is returned unchanged.
 template <class T>
 const T& one_of_variable(const T& argument) {
   return argument;
@@ -150,7 +150,7 @@ const T& one_of_variable(const PerReplica<T>& argument) {
   return argument.get();
 }
 
-/// The same value with memory of its own.
+/// The same value in new memory.
 template <class T>
 T copied(T value) {
   for_each_leaf(value, []<class Leaf>(Leaf& leaf) {

@@ -109,7 +109,7 @@ struct StageDescription {
       batches = nullptr;
   std::function<IteratorPtr(const Stage& below, const IterationContext&)> iterate;
   std::function<StagePtr(Element&&)> expand = nullptr;  ///< for Source::Function: the dataset made of an element
-  std::shared_ptr<PassState> pass_state = nullptr;      ///< what is kept from one pass to the next
+  std::shared_ptr<PassState> pass_state = nullptr;      ///< state kept from one pass to the next
   /// The stage's description on another input, if it changes: its text names the input, or it keeps state. With several
   /// workers the input holds one worker's part, and no state may be shared with the others.
   std::function<StageDescription(const Stage& below, int workers, int worker)> on_other_input = nullptr;

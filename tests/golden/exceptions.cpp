@@ -11,13 +11,14 @@ namespace lockstep::golden {
 namespace {
 
 // The basis of "meaningless": these programs do not compile.
-static_assert(!std::is_constructible_v<Destinations, std::vector<std::string>>, "a list of devices is no destination");
+static_assert(!std::is_constructible_v<Destinations, std::vector<std::string>>,
+              "a list of devices is not a destination");
 static_assert(!std::is_default_constructible_v<Destinations> && !std::is_constructible_v<Destinations, std::nullopt_t>,
-              "nothing is no destination");
+              "nothing is not a destination");
 
 struct Rule {
   Exception::Kind kind;
-  const char* quirk;  ///< none: of cases that are no quirks
+  const char* quirk;  ///< none: cases that are not quirks
   const char* reason;
   bool (*applies)(const Case&);
   std::optional<json> (*ours)(const Case&);

@@ -60,7 +60,7 @@ class Semantics final : public GoldenSet {
                                                           : " meaningless: ")
           << exception.second << '\n';
     }
-    out << "  " << meaningless_ << " of " << plain_ << " cases that are no quirks are meaningless in C++\n";
+    out << "  " << meaningless_ << " of " << plain_ << " cases that are not quirks are meaningless in C++\n";
   }
 
  private:

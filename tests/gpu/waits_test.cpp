@@ -131,7 +131,7 @@ TEST_P(GpuWaits, NoneInAStep) {
   EXPECT_EQ(captured.was_replayed(), may_record);
   optimizer.set_non_finite_policy(NonFinitePolicy::Ignore);
   optimizer.set_digest(
-      {.every = 5});  // of 16 calls the last ten include two that follow a comparison's step, and receive it
+      {.every = 5});  // the last ten of 16 calls include two that follow a comparison's step, and receive it
   EXPECT_EQ(waits_in(plainly), 2 * replicas);
   EXPECT_EQ(waits_in(as_graph), 2 * replicas) << captured.reason();
   EXPECT_EQ(captured.was_replayed(), may_record);

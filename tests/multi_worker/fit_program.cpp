@@ -48,7 +48,7 @@ ls::train::CallbackPtr on_worker_1(const std::string& what, std::function<void()
   of.batch_ends = [=](const ls::train::Training& t) -> Decision {
     if (!is_here(t) || t.step != 8) return {};
     if (what == "stop_in_epoch") return {.stop = true, .reason = "worker 1 has seen enough"};
-    if (what == "throw_in_epoch") throw std::runtime_error("worker 1 cannot go on");
+    if (what == "throw_in_epoch") throw std::runtime_error("worker 1 cannot continue");
     return {};
   };
   of.epoch_begins = [=](const ls::train::Training& t) -> Decision {
@@ -60,7 +60,7 @@ ls::train::CallbackPtr on_worker_1(const std::string& what, std::function<void()
     if (what == "stop") return {.stop = true, .reason = "worker 1 has seen enough"};
     if (what == "rate") return {.learning_rate = 0.5e-3};
     if (what == "save") return {.save = true};
-    if (what == "throw") throw std::runtime_error("worker 1 cannot go on");
+    if (what == "throw") throw std::runtime_error("worker 1 cannot continue");
     return {};
   };
   of.save = [](const ls::train::Training& t) { std::printf("saves after step %d\n", static_cast<int>(t.step)); };

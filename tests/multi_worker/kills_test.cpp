@@ -37,11 +37,11 @@ std::optional<std::string> results_of(Job& job) {
   for (int k = 0; k < job.size(); ++k) {
     const int status = job[k].wait(kLimit);
     EXPECT_TRUE(status == 0 || status == 1 || status == 1000 + SIGKILL) << status << " of worker " << k << ":\n"
-                                                                        << job[k].said();
+                                                                        << job[k].output();
     has_ended &= status == 0;
     if (status != 0) continue;
-    EXPECT_EQ(results_in(job[k].said()), results.value_or(results_in(job[k].said()))) << "worker " << k;
-    results = results_in(job[k].said());
+    EXPECT_EQ(results_in(job[k].output()), results.value_or(results_in(job[k].output()))) << "worker " << k;
+    results = results_in(job[k].output());
   }
   return has_ended ? results : std::nullopt;
 }
@@ -67,11 +67,11 @@ TEST(Kills, AtRandomMomentsChangeNothing) {
 
   const TemporaryFolder whole;
   Job first(kShapes[0].workers, command(kShapes[0], whole));
-  ASSERT_TRUE(first[0].says("begins", kLimit)) << first[0].said();
+  ASSERT_TRUE(first[0].prints("begins", kLimit)) << first[0].output();
   const double begun = now();
   const auto expected = results_of(first);
-  ASSERT_TRUE(expected) << first[0].said();
-  const int length = static_cast<int>(1000 * (now() - begun));  // of the training, in ms
+  ASSERT_TRUE(expected) << first[0].output();
+  const int length = static_cast<int>(1000 * (now() - begun));  // the training's, in ms
   const std::string log = file_content(whole / "log.csv");
 
   const int wanted = std::getenv("LOCKSTEP_TEST_LONG") != nullptr ? 200 : 3;
@@ -86,7 +86,8 @@ TEST(Kills, AtRandomMomentsChangeNothing) {
     const Shape shape = kShapes[run % std::size(kShapes)];
     Job job(shape.workers, command(shape, *folder));
     if (kills < wanted) {
-      ASSERT_TRUE(job[0].says("begins", kLimit)) << "status " << job[0].wait(milliseconds(0)) << '\n' << job[0].said();
+      ASSERT_TRUE(job[0].prints("begins", kLimit)) << "status " << job[0].wait(milliseconds(0)) << '\n'
+                                                   << job[0].output();
       ::poll(nullptr, 0, below(length));
       const int victim = below(shape.workers);
       job[victim].signal(SIGKILL);

@@ -58,7 +58,7 @@ TEST_F(Together, CollectivesReachAllWorkers) {
 TEST_F(Together, ValuesOfAllComeInReplicaOrder) {
   const auto values = strategy.run([] {
     const int id = ls::get_replica_context().replica_id_in_sync_group();
-    return std::pair{id * 0.5, torch::full({id}, id)};  // of another shape on each
+    return std::pair{id * 0.5, torch::full({id}, id)};  // a different shape on each
   });
   const auto all = ls::values_of_all(strategy, values);
   ASSERT_EQ(static_cast<int>(all.size()), strategy.num_replicas_in_sync());
@@ -178,7 +178,7 @@ TEST_F(Together, StructuresOfDifferentSizesAreRefusedByTheirBroadcast) {
 }
 
 TEST_F(Together, ErrorsOfBroadcastDoNotSpeakOfReducing) {
-  const auto said = [](const auto& call) -> std::string {
+  const auto error_text = [](const auto& call) -> std::string {
     try {
       call();
     } catch (const ls::Error& error) {
@@ -187,15 +187,15 @@ TEST_F(Together, ErrorsOfBroadcastDoNotSpeakOfReducing) {
     return "";
   };
   const auto send = [&](auto number) { strategy.broadcast(number); };  // one place in the source, as workers compare it
-  const auto fraction = said([&] { rank == 0 ? send(2.5) : send(1); });
+  const auto fraction = error_text([&] { rank == 0 ? send(2.5) : send(1); });
   if (rank > 0) {
     EXPECT_NE(fraction.find("the chief's number 2.5 does not fit into int"), fraction.npos) << fraction;
     EXPECT_EQ(fraction.find("reduce"), fraction.npos) << fraction;
     EXPECT_EQ(fraction.find("mean"), fraction.npos) << fraction;
   }
-  const auto large = said([&] { strategy.broadcast(~0ULL); });
+  const auto large = error_text([&] { strategy.broadcast(~0ULL); });
   EXPECT_NE(large.find("is too large to broadcast"), large.npos) << large;
-  const auto text = said([&] { strategy.broadcast(std::string("name")); });
+  const auto text = error_text([&] { strategy.broadcast(std::string("name")); });
   EXPECT_NE(text.find("cannot be broadcast"), text.npos) << text;
   strategy.barrier();
 }

@@ -44,8 +44,8 @@ void call_all_from_one(contrib::MirroredStrategy& strategy) {
       call();
       std::printf("accepted %s\n", what);
     } catch (const ls::Error& e) {
-      const std::string said = e.what();
-      const bool is_named = said.find("inside the function given to map") != said.npos;
+      const std::string text = e.what();
+      const bool is_named = text.find("inside the function given to map") != text.npos;
       std::printf("%s %s\n", is_named ? "refused" : "failed otherwise", what);
     }
   };

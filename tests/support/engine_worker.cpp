@@ -92,7 +92,7 @@ int main(int, char** arguments) {
   options.replicas = std::atoi(arguments[4]);
   options.store = engine::folder_store(arguments[5]);
   options.library = arguments[6];
-  options.ring = scenario == "digest beside the ring";
+  options.ring = scenario == "digest next to the ring";
   options.connect = Deadline::after(std::chrono::seconds(60));
   options.call_seconds = 60;
 #ifdef LOCKSTEP_SANITIZED

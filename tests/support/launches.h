@@ -13,7 +13,7 @@ class Launch : public Process {
       : Process((arguments.insert(arguments.begin(), LOCKSTEP_PROGRAM), std::move(arguments)), variables,
                 {.streams_apart = true}) {}
 
-  std::string out() const { return said(); }
+  std::string out() const { return output(); }
   std::string err() const { return complained(); }
 };
 

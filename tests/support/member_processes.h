@@ -17,7 +17,7 @@ class MemberProcess : public Process {
   std::string await(const std::string& start, milliseconds limit = seconds(30)) {
     for (const auto deadline = Deadline::after(limit);;) {
       const bool was_running = is_running();
-      const std::string text = said();
+      const std::string text = output();
       for (std::size_t end; (end = text.find('\n', read_)) != text.npos;) {
         const std::string line = text.substr(read_, end - read_);
         read_ = end + 1;
@@ -26,12 +26,12 @@ class MemberProcess : public Process {
       if (!was_running || deadline.expired()) break;
       ::poll(nullptr, 0, 2);
     }
-    ADD_FAILURE() << "no line '" << start << "...' from pid " << pid() << "; all lines:\n" << said();
+    ADD_FAILURE() << "no line '" << start << "...' from pid " << pid() << "; all lines:\n" << output();
     return {};
   }
 
   std::string ask(const std::string& line) {
-    tell(line);
+    send_line(line);
     return await_answer();
   }
   std::string await_answer() {

@@ -35,9 +35,9 @@ class Nest {
   /// A variable or one of its components: only its identity.
   struct Variable {
     std::shared_ptr<const void> whole;         // the same for a variable and its components
-    std::vector<std::string> component_names;  // of the whole variable
+    std::vector<std::string> component_names;  // names of the whole variable's components
     std::string name;
-    int index = -1;  // of a component
+    int index = -1;  // index of a component
 
     bool operator==(const Variable& other) const { return whole == other.whole && index == other.index; }
     bool is_component() const { return index >= 0; }
@@ -51,7 +51,7 @@ class Nest {
   /// others.
   struct Container {
     Kind kind;
-    std::string type;  // of a NamedTuple
+    std::string type;  // a NamedTuple's
     std::vector<std::string> keys;
     std::vector<Nest> items;
   };

@@ -100,7 +100,7 @@ inline const auto* const orphan_check = [] {
 }();
 
 struct ProcessOptions {
-  bool input = false;          ///< `tell` writes to its standard input; otherwise it has the test's
+  bool input = false;          ///< `send_line` writes to its standard input; otherwise it has the test's
   bool streams_apart = false;  ///< standard error has a file of its own
   bool ends_by_itself = true;  ///< a process still running when the test is done with it is a failure
 };
@@ -134,8 +134,8 @@ class Process {
   }
   ~Process() {
     const int status = wait(options_.ends_by_itself ? milliseconds(2000) : milliseconds(0));
-    EXPECT_TRUE(status >= 0 || !options_.ends_by_itself) << "process " << pid_ << " does not end:\n" << said();
-    EXPECT_FALSE(contains(said(), "Sanitizer")) << said();
+    EXPECT_TRUE(status >= 0 || !options_.ends_by_itself) << "process " << pid_ << " does not end:\n" << output();
+    EXPECT_FALSE(contains(output(), "Sanitizer")) << output();
     end();
     if (input_ >= 0) ::close(input_);
   }
@@ -168,19 +168,19 @@ class Process {
     return status_;
   }
 
-  void tell(const std::string& line) const {
+  void send_line(const std::string& line) const {
     const std::string text = line + "\n";
     EXPECT_EQ(::write(input_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
 
-  std::string said() const { return file_content(folder_ / "out"); }
+  std::string output() const { return file_content(folder_ / "out"); }
   std::string complained() const { return file_content(folder_ / "err"); }
 
   /// Waits until it has printed this; false if it does not, or has ended before.
-  bool says(const std::string& text, milliseconds limit = seconds(60)) {
+  bool prints(const std::string& text, milliseconds limit = seconds(60)) {
     for (const auto deadline = Deadline::after(limit);;) {
       const bool was_running = is_running();
-      if (contains(said(), text)) return true;
+      if (contains(output(), text)) return true;
       if (!was_running || deadline.expired()) return false;
       ::poll(nullptr, 0, 2);
     }

@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-/// A worker's tasks besides training. This is advice: saving stays a call that all workers make.
+/// A worker's tasks in addition to training. This is advice: saving stays a call that all workers make.
 struct Duties {
   bool should_checkpoint = true;    ///< the chief's: its files are the ones to keep
   bool should_save_summary = true;  ///< the chief's

@@ -169,13 +169,13 @@ TEST(HostileBytes, AtThePortsOfARunningJobDisturbNobody) {
     EXPECT_GE(::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
     ::close(socket);
   }
-  other.tell("barrier after 20000");
+  other.send_line("barrier after 20000");
   EXPECT_EQ(chief.ask("barrier after 20000"), "ok ");
   EXPECT_EQ(other.await_answer(), "ok ");
   EXPECT_EQ(chief.ask("states").find("lost"), std::string::npos);
-  for (MemberProcess* one : {&other, &chief}) one->tell("quit");
-  EXPECT_EQ(other.wait(), 0) << other.said();
-  EXPECT_EQ(chief.wait(), 0) << chief.said();
+  for (MemberProcess* one : {&other, &chief}) one->send_line("quit");
+  EXPECT_EQ(other.wait(), 0) << other.output();
+  EXPECT_EQ(chief.wait(), 0) << chief.output();
 }
 
 TEST(JobKey, ComesFromAFileOnlyItsOwnerCanRead) {

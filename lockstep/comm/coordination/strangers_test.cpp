@@ -85,13 +85,13 @@ class Strangers : public ::testing::Test {
     meet_and_leave(chief, other);
   }
   static void meet_and_leave(MemberProcess& chief, MemberProcess& other) {
-    other.tell("barrier after 20000");
+    other.send_line("barrier after 20000");
     EXPECT_EQ(chief.ask("barrier after 20000"), "ok ");
     EXPECT_EQ(other.await_answer(), "ok ");
     EXPECT_FALSE(contains(chief.ask("states"), "lost"));
-    for (MemberProcess* one : {&other, &chief}) one->tell("quit");
-    EXPECT_EQ(other.wait(), 0) << other.said();
-    EXPECT_EQ(chief.wait(), 0) << chief.said();
+    for (MemberProcess* one : {&other, &chief}) one->send_line("quit");
+    EXPECT_EQ(other.wait(), 0) << other.output();
+    EXPECT_EQ(chief.wait(), 0) << chief.output();
   }
 
   const Strings addresses = free_addresses(2);

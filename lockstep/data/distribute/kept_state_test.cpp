@@ -1,4 +1,4 @@
-// State of stages that distributed iterators need besides the number of steps taken.
+// State of stages that distributed iterators need in addition to the number of steps taken.
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 

@@ -29,7 +29,7 @@ namespace {
 namespace nodes = torch::autograd::generated;
 using torch::autograd::Node;
 
-/// A single number has no other mean. Not every version of LibTorch tells how many there were.
+/// A single number has no other mean. Not every version of LibTorch records how many there were.
 template <class Mean>
 bool is_of_several(const Mean& mean) {
   if constexpr (requires { mean.self_sym_numel > 1; })

@@ -48,7 +48,7 @@ class WorkerReducer final : public GradientReducer {
 
  private:
   struct Hook {
-    std::shared_ptr<torch::autograd::Node> node = {};  ///< of a leaf; LibTorch itself holds it weakly
+    std::shared_ptr<torch::autograd::Node> node = {};  ///< a leaf's node; LibTorch itself holds it weakly
     std::uintptr_t key = 0;
   };
 
