@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-/// The moment at which a wait gives up. Passed instead of a number of seconds, so that nested waits share one end.
-/// Counts on the monotonic clock: changes of the wall clock have no effect.
+/// The moment at which a wait gives up. Passed instead of a number of seconds, so that nested waits share one end. Uses
+/// the monotonic clock: changes of the wall clock have no effect.
 class LOCKSTEP_EXPORT Deadline {
  public:
   using Clock = std::chrono::steady_clock;  ///< the monotonic clock
@@ -28,7 +28,7 @@ class LOCKSTEP_EXPORT Deadline {
   template <class Rep, class Period>
   static Deadline after(std::chrono::duration<Rep, Period> wait) {
     const auto now = Clock::now();
-    // A wait longer than the clock can count is not a deadline at all.
+    // A wait beyond the clock's range has no deadline.
     if (std::chrono::duration<double>(wait) >= std::chrono::duration<double>(Clock::time_point::max() - now))
       return never();
     return Deadline(now + std::chrono::duration_cast<Clock::duration>(wait));

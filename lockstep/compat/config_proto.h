@@ -9,8 +9,8 @@
 
 namespace lockstep::compat::names {
 
-/// The fields of TensorFlow's session configuration that strategies and their programs set. Lockstep has no sessions: it
-/// fills in what TensorFlow would, and nothing reads it.
+/// The fields of TensorFlow's session configuration that strategies and their programs set. Lockstep has no sessions:
+/// it fills in TensorFlow's values, which are not used.
 struct ConfigProto {
   std::map<std::string, int> device_count = {};  ///< as in TensorFlow
   int intra_op_parallelism_threads = 0;          ///< as in TensorFlow
@@ -51,7 +51,7 @@ struct ConfigProto {
   bool operator==(const ConfigProto&) const = default;
 };
 
-/// `config` as this strategy wants it.
+/// `config` with this strategy's settings.
 LOCKSTEP_EXPORT ConfigProto updated_config(const lockstep::Strategy& strategy, ConfigProto config);
 
 }  // namespace lockstep::compat::names

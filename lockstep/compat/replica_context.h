@@ -15,7 +15,7 @@
 
 namespace lockstep::compat {
 
-/// The replica that is calling, or None. `Handle` is the strategy that merge functions get: v1::Strategy or v2::Strategy.
+/// The calling replica, or None. `Handle` is the strategy passed to merge functions: v1::Strategy or v2::Strategy.
 ///
 ///     if (auto replica = get_replica_context()) replica.all_reduce("mean", loss);
 template <class Handle>

@@ -57,9 +57,9 @@ class StrategyExtended : public ExtendedHandle {
   template <class... Values>
   void group(const Values&...) const {}
 
-  /// Calls `fn(context, inputs)` `iterations` times with the iterator's next values, in cross-replica context. The context
-  /// that is returned has what the last call gave to it. `initial_loop_values`: none, or
-  /// one for each tensor of the last-step outputs; nothing reads them.
+  /// Calls `fn(context, inputs)` `iterations` times with the iterator's next values, in cross-replica context. The
+  /// returned context has the outputs of the last call. `initial_loop_values`: none, or one per tensor of the last-step
+  /// outputs; they are not used.
   template <class F, class T>
   contrib::MultiStepContext experimental_run_steps_on_iterator(
       F fn, InputIterator<T>& iterator, int iterations = 1,
@@ -78,7 +78,8 @@ class StrategyExtended : public ExtendedHandle {
   }
 };
 
-/// Base of the strategies, and what `get_strategy()` returns. compat/arguments.h says how functions get their arguments.
+/// Base of the strategies, returned by `get_strategy()`. compat/arguments.h describes how functions get their
+/// arguments.
 class Strategy : public StrategyHandle {
  public:
   explicit Strategy(std::shared_ptr<lockstep::Strategy> core) : StrategyHandle(std::move(core), v1_words()) {}
@@ -152,7 +153,7 @@ class Strategy : public StrategyHandle {
     return input_fn_iterator(core(), input_fn, replication_mode);
   }
 
-  /// A copy of `config_proto` as this strategy wants it.
+  /// A copy of `config_proto` with this strategy's settings.
   LOCKSTEP_DEPRECATED("there are no sessions that could use it")
   ConfigProto update_config_proto(const ConfigProto& config_proto) const {
     return updated_config(core(), config_proto);
@@ -164,8 +165,8 @@ using ReplicaContext = ReplicaContextOf<Strategy>;  ///< the context inside of `
 inline ReplicaContext get_replica_context() { return ReplicaContext(current_replica()); }
 inline Strategy get_strategy() { return Strategy(lockstep::get_strategy()); }
 
-/// One replica per device of this process. Without devices: every GPU, or `cpu:0`. Strict, as TensorFlow up to 2.2 is: what
-/// would make the components of a mirrored variable differ is an error.
+/// One replica per device of this process. Without devices: every GPU, or `cpu:0`. Strict, as TensorFlow up to 2.2: an
+/// operation that would make the components of a mirrored variable differ is an error.
 class MirroredStrategy : public Strategy {
  public:
   explicit MirroredStrategy(std::nullopt_t = None, std::shared_ptr<CrossDeviceOps> cross_device_ops = {})
@@ -173,7 +174,7 @@ class MirroredStrategy : public Strategy {
   explicit MirroredStrategy(std::vector<std::string> devices, std::shared_ptr<CrossDeviceOps> cross_device_ops = {})
       : MirroredStrategy(MirroredOptions{
             .devices = std::move(devices), .cross_device_ops = std::move(cross_device_ops), .strict = true}) {}
-  /// With options that TensorFlow does not have: threads, seed. They also say whether it is strict.
+  /// With options that TensorFlow lacks: threads, seed; also determines strictness.
   explicit MirroredStrategy(MirroredOptions options)
       : Strategy(std::make_shared<lockstep::MirroredStrategy>(std::move(options))) {}
 };

@@ -33,7 +33,8 @@ using names::PerReplica;
 using names::ReduceOp;
 using StrategyExtended = ExtendedHandle;  ///< the lower-level calls
 
-/// Base of the strategies, and what `get_strategy()` returns. compat/arguments.h says how functions get their arguments.
+/// Base of the strategies, returned by `get_strategy()`. compat/arguments.h describes how functions get their
+/// arguments.
 class Strategy : public StrategyHandle {
  public:
   explicit Strategy(std::shared_ptr<lockstep::Strategy> core) : StrategyHandle(std::move(core), v2_words()) {}
@@ -47,7 +48,7 @@ class Strategy : public StrategyHandle {
   auto experimental_run_v2(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt) const {
     return run_with(fn, args, kwargs);
   }
-  /// The axis must be given, if only as None.
+  /// The axis must be passed, even if it is None.
   template <class T>
   auto reduce(ReduceOp reduce_op, const T& value, const Axis& axis,
               const std::source_location& where = std::source_location::current()) const {

@@ -12,8 +12,7 @@ namespace lockstep::data {
 
 class StageMeter;
 
-/// What a pass over a dataset is asked for from outside. What is left out is as in a plain loop: the job's seed, and
-/// the next pass.
+/// Options of a pass over a dataset. The defaults are those of a plain loop: the job's seed and the next pass.
 struct LOCKSTEP_EXPORT PassOptions {
   /// The seed that all stages without one of their own derive theirs from.
   std::optional<std::uint64_t> job_seed = std::nullopt;
@@ -21,7 +20,7 @@ struct LOCKSTEP_EXPORT PassOptions {
   std::shared_ptr<StageMeter> meter = nullptr;        ///< measures the stages
 };
 
-/// A saved place in a pipeline: seeds and positions. Small, and the same on every machine.
+/// A saved position in a pipeline: seeds and counts. Small, and the same on every machine.
 struct LOCKSTEP_EXPORT IteratorState {
   std::string pipeline;                ///< what the pipeline looks like, to refuse the state of another one
   std::uint64_t job_seed = 0;          ///< the seed that stages derived theirs from
@@ -32,7 +31,7 @@ struct LOCKSTEP_EXPORT IteratorState {
 
   /// As text with a checksum; `parse` reads it back.
   std::string serialize() const;
-  static IteratorState parse(const std::string& text);  ///< DataLoss if the text is not one
+  static IteratorState parse(const std::string& text);  ///< DataLoss if the text is malformed
   bool operator==(const IteratorState&) const = default;
 };
 

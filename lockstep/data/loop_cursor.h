@@ -23,7 +23,7 @@ class LoopCursor {
   const Value& operator*() const { return *current_; }
   const Value* operator->() const { return &*current_; }
   LoopCursor& operator++() {
-    current_.reset();  // lets go of the batch first, so that its memory can be used for the next
+    current_.reset();  // frees the batch first, so that the next one can reuse its memory
     current_ = pass_.next();
     return *this;
   }

@@ -24,30 +24,29 @@ struct GradScalerOptions {
   std::int64_t growth_interval = 2000;  ///< steps without infinities before it grows
 };
 
-/// Keeps small gradients of half precision from vanishing: the loss is multiplied by a large scale and the reduced
-/// gradients are divided by it. A step whose gradients have become infinite is skipped on all replicas, and the scale is
-/// lowered.
+/// Keeps small gradients of half precision from vanishing: multiplies the loss by a large scale and divides the reduced
+/// gradients by it. A step with infinite gradients is skipped on all replicas, and the scale is lowered.
 ///
 ///     ls::GradScaler scaler(strategy);
 ///     strategy.run([&](...) { optimizer.minimize(loss, scaler); }, batch);
 class LOCKSTEP_EXPORT GradScaler {
  public:
   explicit GradScaler(Strategy& strategy, GradScalerOptions options = {});
-  /// Its scale is one, whoever holds it: pass it by reference.
+  /// All holders must see the same scale: pass it by reference.
   GradScaler(const GradScaler&) = delete;
   GradScaler& operator=(const GradScaler&) = delete;
   GradScaler(GradScaler&&) = default;
   GradScaler& operator=(GradScaler&&) = default;
   ~GradScaler() = default;
 
-  /// The loss times the scale; for use inside `run`, where no optimizer's `minimize` or `backward` does it. After a
-  /// backward of it call the optimizer's `reduce_gradients()`, `unscale(scaler)` and `step()`.
+  /// The loss times the scale, for use inside `run` without an optimizer's `minimize` or `backward`. After its backward
+  /// call the optimizer's `reduce_gradients()`, `unscale(scaler)` and `step()`.
   at::Tensor scaled(const at::Tensor& loss) const;
   double scale() const;
-  /// Reports how a step went, once per replica. `minimize` and `unscale` call it.
+  /// Reports whether a step was finite, once per replica. `minimize` and `unscale` call it.
   void update(bool was_finite);
 
-  /// All there is to save.
+  /// The complete state.
   struct State {
     double scale = 0;             ///< what the loss is multiplied by
     std::int64_t good_steps = 0;  ///< steps since it last changed
@@ -64,7 +63,8 @@ class LOCKSTEP_EXPORT GradScaler {
 
   const Strategy* strategy_;
   GradScalerOptions options_;
-  std::vector<std::shared_ptr<detail::LossScale>> scales_;  ///< one per replica: each changes its own, and all alike
+  std::vector<std::shared_ptr<detail::LossScale>> scales_;  ///< one per replica; each replica changes its own in the
+                                                            ///< same way
 };
 
 }  // namespace lockstep

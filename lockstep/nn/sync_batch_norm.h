@@ -11,7 +11,7 @@ namespace lockstep::nn {
 
 namespace detail {
 
-/// What a batch-norm layer is made of, as `torch::batch_norm` takes it.
+/// The inputs of a batch-norm layer, as `torch::batch_norm` takes them.
 struct BatchNormInput {
   at::Tensor input, weight, bias, running_mean, running_var;
   double momentum = 0.1;
@@ -41,7 +41,7 @@ struct SyncBatchNormImpl : Base {
       momentum = 1.0 / (1.0 + static_cast<double>(this->num_batches_tracked.template item<std::int64_t>()));
     at::Tensor output = detail::sync_batch_norm(
         {input, this->weight, this->bias, this->running_mean, this->running_var, momentum, this->options.eps()});
-    if (counts) this->num_batches_tracked.add_(1);  // only now: the replicas may have failed to meet
+    if (counts) this->num_batches_tracked.add_(1);  // only now: the meeting may have failed
     return output;
   }
 };
@@ -54,10 +54,10 @@ TORCH_MODULE(SyncBatchNorm1d);
 TORCH_MODULE(SyncBatchNorm2d);
 TORCH_MODULE(SyncBatchNorm3d);
 
-/// Makes the ordinary batch-norm layers of a model (BatchNorm1d, 2d, 3d) see the batches of all replicas from now on.
-/// Returns how many layers were converted in each replica. Such a layer needs more than one value per channel on every replica
-/// that has any: LibTorch refuses a single row of [1, C] before Lockstep sees it. Build the model with SyncBatchNorm1d where
-/// a replica may get one row.
+/// Makes the ordinary batch-norm layers of a model (BatchNorm1d, 2d, 3d) use the batches of all replicas from now on.
+/// Returns how many layers were converted in each replica. Such a layer needs more than one value per channel on every
+/// replica that has any: LibTorch rejects a single row of [1, C] before Lockstep sees it. Build the model with
+/// SyncBatchNorm1d if a replica may get one row.
 LOCKSTEP_EXPORT int convert_sync_batch_norm(lockstep::detail::ModuleCore& model);
 template <class M>
 int convert_sync_batch_norm(MirroredModule<M>& model) {

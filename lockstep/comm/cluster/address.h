@@ -24,7 +24,7 @@ LOCKSTEP_EXPORT std::string to_string(const Address& address);
 /// Whether only programs on the same machine can reach this host: "localhost", 127.0.0.0/8 or ::1.
 LOCKSTEP_EXPORT bool is_loopback(std::string_view host);
 
-/// Whether two hosts are the same machine as far as their names tell.
+/// Whether two hosts are the same machine, judging by their names.
 LOCKSTEP_EXPORT bool is_same_host(std::string_view a, std::string_view b);
 
 }  // namespace lockstep

@@ -33,7 +33,7 @@ struct SlurmOptions {
   std::string rpc_layer = "grpc";          ///< returned by `rpc_layer()`, not used
 };
 
-/// What the variables of a Slurm step mean for one of its tasks.
+/// The meaning of a Slurm step's variables for one of its tasks.
 struct SlurmPlan {
   ClusterSpec cluster;    ///< all tasks of the step
   std::string task_type;  ///< the job of this task
@@ -51,7 +51,7 @@ LOCKSTEP_EXPORT std::optional<std::string> process_environment(const char* name)
 /// InvalidArgument.
 LOCKSTEP_EXPORT SlurmPlan plan_slurm(const SlurmOptions& options, const Environment& environment);
 
-/// The cluster that a Slurm step (srun) is. Tasks are numbered as Slurm numbers them, host after host.
+/// The cluster of a Slurm step (srun). Tasks are numbered as Slurm numbers them, host after host.
 class LOCKSTEP_EXPORT SlurmClusterResolver final : public ClusterResolver {
  public:
   explicit SlurmClusterResolver(const SlurmOptions& options = {}, const Environment& environment = process_environment)

@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// Each worker calls its own collective; the errors that they see.
+// Each worker calls its own collective; returns the errors that they see.
 std::vector<SeenError> errors_of(int workers, const std::function<void(Engine&, int rank)>& call) {
   MemoryStore store;
   std::vector<SeenError> seen(static_cast<std::size_t>(workers));
@@ -27,7 +27,7 @@ std::vector<SeenError> errors_of(int workers, const std::function<void(Engine&, 
     Engine engine(options_for(rank, workers, 1, store));
     engine.run(0, {.kind = CollectiveKind::Barrier, .name = "begin"});
     seen[static_cast<std::size_t>(rank)] = error_of([&] { call(engine, rank); });
-    // The engine is of no more use and reports why.
+    // The engine is unusable and reports why.
     EXPECT_EQ(error_of([&] { engine.run(1, {.kind = CollectiveKind::Barrier}); }).parts.what,
               seen[static_cast<std::size_t>(rank)].parts.what);
   });
@@ -122,7 +122,7 @@ TEST(EngineFaults, ALateCollectiveNamesTheWorkersThatAreBehind) {
     };
     while (rank == 1 && warned < 2) std::this_thread::sleep_for(1ms);
     const auto ahead = submit("end of data"), awaited = submit("loss");
-    // The other worker reaches "end of data" as well and is then not behind, although neither has reached "loss".
+    // The other worker reaches "end of data" too and is then not behind, although neither has reached "loss".
     const auto patience = rank == 1 ? 60s : 1s;
     engine.wait(awaited, patience, [&](std::string_view name, const std::vector<int>& late) {
       ++warned;
@@ -138,7 +138,7 @@ TEST(EngineFaults, ALateCollectiveNamesTheWorkersThatAreBehind) {
 TEST(EngineFaults, ATimeLimitNamesWhoIsMissing) {
   std::atomic<int> ready = 0;
   const auto seen = errors_of(3, [&](Engine& engine, int rank) {
-    if (rank == 1) {  // is somewhere else until the others have given up
+    if (rank == 1) {  // is elsewhere until the others have given up
       while (ready < 2) std::this_thread::sleep_for(1ms);
       std::this_thread::sleep_for(50ms);
       return engine.run(0, {.kind = CollectiveKind::Barrier});
@@ -166,7 +166,7 @@ TEST(EngineFaults, AWorkerThatLeavesEarlyIsNamedByThoseWhoGoOn) {
       for (int k = 0; k < collectives; ++k) engine.run(0, {.kind = CollectiveKind::Barrier});
     };
     if (rank == 1) return make(5);
-    // One of the others may hear of it from the other one, a collective earlier.
+    // One of the others may learn of it from the other one, a collective earlier.
     const SeenError seen = error_of([&] { make(6); });
     EXPECT_EQ(seen.number, errors::kPeerLost);
     EXPECT_EQ(seen.parts.what, "worker 1 has left the job") << seen.text;
@@ -198,7 +198,7 @@ TEST(EngineFaults, DestructionWhileOthersWaitDoesNotHang) {
   on_workers(2, [&](int rank) {
     Engine engine(options_for(rank, 2, 1, store));
     if (rank == 0) {
-      // Never waited for.
+      // Not waited for.
       engine.submit(0, {.kind = CollectiveKind::Barrier});
       std::this_thread::sleep_for(50ms);
       return;
@@ -218,7 +218,7 @@ TEST(EngineFaults, AMissingWorkerIsNamed) {
       << seen.text;
 }
 
-// As behind a firewall that drops what arrives: the queue of a socket that accepts nothing is full.
+// As behind a firewall that drops packets: the queue of a socket that accepts nothing is full.
 TEST(EngineFaults, ADataPortThatDoesNotAnswerIsNamedSoon) {
   const Descriptor silent = listen_at({"127.0.0.1", 0});
   ASSERT_EQ(::listen(silent.get(), 0), 0);
@@ -339,7 +339,7 @@ TEST(EngineFaults, StrayConnectionsEndNobody) {
   for (int k = 0; k < 200; ++k) {
     strangers.push_back(connect_to(parse_address(name), Deadline::after(10s)));
     ASSERT_TRUE(strangers.back());
-    // Silent ones, ones that say too little, ones that send rubbish.
+    // Silent ones, ones that send too little, ones that send garbage.
     const std::string rubbish(static_cast<std::size_t>(k % 7) * 40, static_cast<char>(k));
     (void)write_all(strangers.back().get(), rubbish.data(), rubbish.size(), Deadline::after(10s));
     if (k % 3 == 0) strangers.back().close();

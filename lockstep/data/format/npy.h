@@ -11,7 +11,7 @@
 
 namespace lockstep::data {
 
-/// The element types that are read: numpy's numbers, little endian.
+/// The supported element types: numpy's numbers, little endian.
 enum class NpyType {
   Bool,
   Int8,
@@ -46,7 +46,7 @@ struct NpyHeader {
 /// elements are objects, text, records, dates or big endian.
 LOCKSTEP_EXPORT NpyHeader parse_npy_header(std::string_view bytes, const std::string& path);
 
-/// An npy file in memory. Has exactly the bytes that its header says.
+/// An npy file in memory. Its size matches its header exactly.
 class LOCKSTEP_EXPORT NpyFile {
  public:
   explicit NpyFile(std::string path);

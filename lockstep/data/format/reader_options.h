@@ -9,19 +9,19 @@
 
 #include "lockstep/base/export.h"
 
-// What the readers of the file formats can be asked for.
+// Options of the file readers.
 namespace lockstep::data {
 
 /// How the bytes of a whole file are compressed.
 enum class Compression {
   None,
   Zlib,  ///< RFC 1950
-  Gzip,  ///< RFC 1952; several members one after the other are one file
+  Gzip,  ///< RFC 1952; several concatenated members are one file
 };
 
 LOCKSTEP_EXPORT std::string_view to_string(Compression compression);  ///< "", "ZLIB", "GZIP", as TensorFlow names them
 
-/// The kind with this name ("", "NONE", "ZLIB" or "GZIP"); InvalidArgument for any other.
+/// The compression with this name ("", "NONE", "ZLIB" or "GZIP"); InvalidArgument for any other.
 LOCKSTEP_EXPORT Compression compression_named(std::string_view name);
 
 /// How many bytes a reader asks the system for at a time.
@@ -30,9 +30,9 @@ inline constexpr std::size_t kReadBuffer = std::size_t{256} << 10;
 /// What a reader does with a damaged record.
 enum class OnDamage {
   Fail,  ///< DataLoss with file, record and offset
-  /// Leaves the record out and counts it. If its length is still right, reading goes on right behind it; otherwise at
-  /// the next place whose 12 bytes are a length that fits into the file and its checksum. Damaged compression always
-  /// fails: nothing behind it can be read.
+  /// Skips the record and counts it. If its length is intact, continues with the next record; otherwise at the next
+  /// position whose 12 bytes are a length that fits into the file and its checksum. Damaged compression always fails:
+  /// nothing after it can be read.
   Skip,
 };
 
@@ -66,7 +66,7 @@ enum class CsvType { Int32, Int64, Float32, Float64, String };
 
 LOCKSTEP_EXPORT std::string_view to_string(CsvType type);  ///< "int32", ..., "string"
 
-/// A column to be read. It is found by its name in the header, else by its index, else by its place in the list.
+/// A column to read, found by its name in the header, otherwise by its index, otherwise by its position in the list.
 struct CsvColumn {
   CsvType type = CsvType::String;  ///< what the values are
   std::string name;                ///< name in the header; empty: not found by name
@@ -78,7 +78,7 @@ struct CsvColumn {
 
 /// Options for reading CSV files.
 struct CsvOptions {
-  std::vector<CsvColumn> columns;  ///< what to read, in this order; none: all columns of the first record, as strings
+  std::vector<CsvColumn> columns;  ///< the columns to read, in order; none: all of the first record, as strings
   bool header = true;              ///< the first record has the columns' names
   char delimiter = ',';            ///< between fields
   bool quotes = true;              ///< `"` encloses fields
@@ -88,7 +88,7 @@ struct CsvOptions {
   std::size_t buffer_bytes = kReadBuffer;                    ///< bytes read at a time
 };
 
-/// InvalidArgument if no file can be read with these.
+/// InvalidArgument if the options cannot be used to read any file.
 LOCKSTEP_EXPORT void require_valid(const FixedLengthOptions& options);
 LOCKSTEP_EXPORT void require_valid(const CsvOptions& options);
 

@@ -31,7 +31,7 @@ struct Hello {
   std::int32_t to;
   std::int32_t channel;
   Token token;  // token of the worker to which this is sent
-  // Where the sender's own token lies, and whether it could read the receiver's there.
+  // Address of the sender's own token, and whether it could read the receiver's.
   std::int64_t process;
   std::uint64_t token_address;
   std::uint64_t reads;
@@ -40,12 +40,12 @@ static_assert(sizeof(Hello) == 72);
 
 constexpr std::uint32_t kMagic = 0x4c534534;  // LSE4
 constexpr auto kHelloWait = std::chrono::seconds(5);
-// How often it looks whether the job has failed.
+// How often it checks whether the job has failed.
 constexpr Deadline::Clock::duration kNewsInterval = std::chrono::milliseconds(50);
 constexpr auto kCallAgain = std::chrono::milliseconds(10);  // after a connection that was closed without an answer
 constexpr int kMostAtOnce = 256;                            // connections accepted between two looks at those that wait
 
-struct Card {  // what a worker leaves in the store: "127.0.0.1:4711 " and the token
+struct Card {  // a worker's entry in the store: "127.0.0.1:4711 " and the token
   std::string name;
   Token token;
 };
@@ -74,8 +74,7 @@ class Mesh {
     options_.store.set(key(options_.rank), own_name(listener.get()) + " " + random_bytes(sizeof(Token)));
     own_ = card_of(options_.rank);
     closed_.emplace("the data port " + own_.name);
-    // Every worker calls those below it and answers those above it; worker 0 answers at once, so no worker waits in a
-    // circle.
+    // Every worker calls lower ranks and answers higher ones; worker 0 answers at once, so there is no circular wait.
     for (int rank = 0; rank < options_.rank; ++rank)
       for (int channel = 0; channel < options_.channels; ++channel) call(rank, channel);
     answer_calls(listener.get());
@@ -110,8 +109,8 @@ class Mesh {
     return {kMagic, options_.rank, rank, channel, card_of(rank).token, ::getpid(), here, 0};
   }
 
-  // Whether a worker is a process of this machine whose memory can be read. Those with another address may be on the same
-  // machine too, but a port that was given means that the network is to be used.
+  // Whether a worker is a process of this machine whose memory can be read. Those with another address may be on the
+  // same machine too, but an explicit port means that the network is to be used.
   bool can_read(int socket, const Hello& hello) {
     const auto host = [](const std::string& name) { return name.substr(0, name.rfind(':')); };
     if (!options_.in_place || host(own_name(socket)) != host(peer_name(socket))) return false;
@@ -178,7 +177,7 @@ class Mesh {
     }
   }
 
-  // Whether the system had no room for one more.
+  // Returns whether the system had no room for one more.
   bool accept_callers(int listener, std::vector<Caller>& callers) {
     for (int i = 0; i < kMostAtOnce; ++i) {
       Arrival arrival = accept_from(listener);
@@ -225,7 +224,7 @@ class Mesh {
          hello);
   }
 
-  // Whether a worker of this job sent it, and has not sent it before.
+  // Whether a worker of this job sent it, and did not send it before.
   bool is_known(const Hello& hello, int rank, int channel) const {
     return hello.magic == kMagic && hello.token == own_.token && hello.from == rank && rank < options_.workers &&
            hello.to == options_.rank && hello.channel == channel && channel >= 0 && channel < options_.channels &&
