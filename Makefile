@@ -1,7 +1,7 @@
 # Calls the scripts. The build itself is CMake (see CMakePresets.json).
 
-.PHONY: demo test bench fuzz format lint clean
-demo test bench format lint:
+.PHONY: demo test bench fuzz format lint site clean
+demo test bench format lint site:
 	@scripts/$@
 
 # make fuzz SECONDS=600

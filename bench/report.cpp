@@ -60,7 +60,7 @@ std::string machine_text(const benchmark::CPUInfo& cpu) {
   return text.str();
 }
 
-/// Which field of a spread an aggregate of Google Benchmark fills.
+/// The field of a spread for an aggregate of Google Benchmark.
 double Spread::*field_of(const std::string& aggregate) {
   if (aggregate == "median") return &Spread::median;
   if (aggregate == "p25") return &Spread::low;

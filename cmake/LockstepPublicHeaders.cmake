@@ -14,9 +14,7 @@ set(LOCKSTEP_ENTRY_HEADERS
   lockstep/data/format/text_lines.h
   lockstep/data/format/tfrecord.h
   lockstep/data/torch_dataset.h
-  lockstep/strategy/default_strategy.h
-  lockstep/values/nest.h
-  lockstep/values/regroup.h)
+  lockstep/strategy/default_strategy.h)
 
 # lockstep_public_headers(out source_dir): paths relative to `source_dir`. version.h, which is generated, is not among them.
 function(lockstep_public_headers out source_dir)

@@ -1,5 +1,5 @@
-// A variational autoencoder with `fit`: a network with three outputs, a loss of these, a metric of one of them, averages of the
-// weights, and options for accumulation and clipping. `--device gpu` puts the replicas on a GPU.
+// A variational autoencoder with `fit`: a network with three outputs, a loss over all of them, a metric of one,
+// averages of the weights, and options for accumulation and clipping. `--device gpu` puts the replicas on a GPU.
 
 #include <lockstep/lockstep.h>
 #include <lockstep/train.h>
@@ -35,7 +35,7 @@ struct Autoencoder : nn::Module {
   nn::Linear encode, describe, paint, finish;
 };
 
-/// One value for each row: how far the image is from the original, and the code from a normal distribution.
+/// One value per row: the reconstruction error, and the divergence of the code from a normal distribution.
 Tensor loss_of(const Painting& painting, const Digits& mine) {
   const auto error = (painting.image - mine.images).square().flatten(1).sum(1);
   const auto divergence = painting.mean.square() + painting.log_variance.exp() - painting.log_variance - 1;

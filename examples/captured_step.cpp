@@ -1,4 +1,4 @@
-// A step that is recorded as a CUDA graph: `captured_step --device gpu`. Without that its two replicas are on CPUs, where each
+// Records a step as a CUDA graph: `captured_step --device gpu`. Without that its two replicas are on CPUs, where each
 // call of the step is a plain run.
 
 #include <lockstep/lockstep.h>

@@ -35,7 +35,7 @@ struct Text {
     numbers = torch::tensor(found);
   }
 
-  std::string letters;  ///< that occur
+  std::string letters;  ///< letters that occur
   Tensor numbers;
 };
 

@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-// A painter that learns to put points on a circle it has never seen, and a judge that tells its points from real ones.
+// A generator that learns to place points on a circle it has never seen, and a discriminator that separates its points
+// from real ones.
 
 /// Points near a circle of radius 1, spread evenly.
 inline torch::Tensor points_on_circle(std::int64_t count, const torch::Device& device = torch::kCPU) {
@@ -15,17 +16,17 @@ inline torch::Tensor points_on_circle(std::int64_t count, const torch::Device& d
   return torch::stack({angle.cos(), angle.sin()}, 1) + 0.05 * torch::randn({count, 2}, device);
 }
 
-inline torch::nn::Sequential make_painter_or_judge(int inputs, int outputs) {
+inline torch::nn::Sequential make_network(int inputs, int outputs) {
   namespace nn = torch::nn;
   return nn::Sequential(nn::Linear(inputs, 64), nn::LeakyReLU(nn::LeakyReLUOptions().negative_slope(0.2)),
                         nn::Linear(64, 64), nn::LeakyReLU(nn::LeakyReLUOptions().negative_slope(0.2)),
                         nn::Linear(64, outputs));
 }
 
-/// The loss of the judge's verdicts, per point.
-inline torch::Tensor verdict_loss(const torch::Tensor& verdicts, double truth) {
+/// Binary cross-entropy of the discriminator, per point.
+inline torch::Tensor adversarial_loss(const torch::Tensor& logits, double target) {
   return torch::nn::functional::binary_cross_entropy_with_logits(
-      verdicts, torch::full_like(verdicts, truth),
+      logits, torch::full_like(logits, target),
       torch::nn::functional::BinaryCrossEntropyWithLogitsFuncOptions().reduction(torch::kNone));
 }
 
@@ -41,15 +42,14 @@ inline void draw_points(const torch::Tensor& points) {
   for (const auto& line : canvas) std::printf("    %s\n", line.c_str());
 }
 
-/// Shows what the painter paints. Returns whether it is a circle.
+/// Prints the generated points. Returns whether they form a circle.
 inline bool show_circle(const torch::Tensor& points) {
-  std::printf("\nWhat the painter paints:\n\n");
+  std::printf("\nGenerated points:\n\n");
   draw_points(points);
   const auto radius = points.norm(2, 1);
   const auto octant =
       ((torch::atan2(points.select(1, 1), points.select(1, 0)) + M_PI) / (M_PI / 4)).floor().clamp(0, 7);
   const auto octants = octant.to(torch::kLong).bincount({}, 8).gt(0).sum().item<int>();
-  std::printf("\nMean distance from the middle: %.2f. Eighths of the circle with points: %d of 8.\n",
-              radius.mean().item<double>(), octants);
+  std::printf("\nMean radius: %.2f. Octants with points: %d of 8.\n", radius.mean().item<double>(), octants);
   return std::abs(radius.mean().item<double>() - 1) < 0.25 && octants >= 6;
 }

@@ -1,4 +1,4 @@
-// Makes the mistakes of docs/common_mistakes.md and prints what Lockstep says, each followed by the right way.
+// Makes the mistakes of docs/common_mistakes.md and prints Lockstep's messages, each followed by the right way.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>

@@ -17,7 +17,7 @@ namespace nn = torch::nn;
 struct Report {
   double loss;  // summed over the rows
   double hits;
-  double norm;  // of the gradient of the whole batch: the same on every replica
+  double norm;  // norm of the whole batch's gradient: the same on every replica
 };
 
 nn::Sequential make_net() {
@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
     const auto guess = net->forward(mine.images);
     const auto losses = nn::functional::cross_entropy(guess, mine.labels, per_row);
     optimizer.backward(ls::average_loss(losses, global_batch));  // gradients of this replica's rows
-    optimizer.reduce_gradients();                                // of the whole batch
+    optimizer.reduce_gradients();                                // reduces them over the whole batch
     const double norm = optimizer.clip_global_norm(1.0);         // after the reduction: one norm for all
     optimizer.step();                                            // and clears the gradients
     return Report{losses.sum().item<double>(), (guess.argmax(1) == mine.labels).sum().item<double>(), norm};

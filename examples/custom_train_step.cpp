@@ -15,23 +15,24 @@ int main(int argc, char** argv) {
   const auto points = ls::data::from_tensor_slices(points_on_circle(12'800)).shuffle(12'800).batch(128);
 
   ls::MirroredStrategy strategy({.devices = devices_of(argc, argv, 2)});
-  auto painter = strategy.make([] { return make_painter_or_judge(2, 2); });
-  auto judge = strategy.make([] { return make_painter_or_judge(2, 1); });
+  auto generator = strategy.make([] { return make_network(2, 2); });
+  auto discriminator = strategy.make([] { return make_network(2, 1); });
   const auto options = torch::optim::AdamOptions(1e-3).betas({0.5, 0.9});
-  auto of_painter = strategy.make_optimizer<torch::optim::Adam>(painter, options);
-  auto of_judge = strategy.make_optimizer<torch::optim::Adam>(judge, options);
+  auto generator_optimizer = strategy.make_optimizer<torch::optim::Adam>(generator, options);
+  auto discriminator_optimizer = strategy.make_optimizer<torch::optim::Adam>(discriminator, options);
 
-  ls::train::Model model(painter, of_painter, {});
+  ls::train::Model model(generator, generator_optimizer, {});
   model.set_train_step([&](const Tensor& real) {
-    const auto painted = painter->forward(torch::randn_like(real));
+    const auto fake = generator->forward(torch::randn_like(real));
 
-    const auto judging = verdict_loss(judge->forward(real), 1) + verdict_loss(judge->forward(painted.detach()), 0);
-    of_judge.minimize(ls::average_loss(judging));
+    const auto discriminator_losses =
+        adversarial_loss(discriminator->forward(real), 1) + adversarial_loss(discriminator->forward(fake.detach()), 0);
+    discriminator_optimizer.minimize(ls::average_loss(discriminator_losses));
 
-    const auto painting = verdict_loss(judge->forward(painted), 1);
-    of_painter.minimize(ls::average_loss(painting));
-    of_judge.zero_grad();  // backward went through the judge and left gradients there
-    return ls::train::StepLogs{{"judge", judging.detach()}, {"painter", painting.detach()}};
+    const auto generator_losses = adversarial_loss(discriminator->forward(fake), 1);
+    generator_optimizer.minimize(ls::average_loss(generator_losses));
+    discriminator_optimizer.zero_grad();  // backward went through the discriminator and left gradients there
+    return ls::train::StepLogs{{"d_loss", discriminator_losses.detach()}, {"g_loss", generator_losses.detach()}};
   });
   model.fit(points, {.epochs = 10});
 

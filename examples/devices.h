@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-/// Where an example trains: `--device gpu` puts its replicas on the first GPU, which they share. Otherwise they are on CPUs.
+/// The devices of an example: `--device gpu` puts its replicas on the first GPU, which they share. Otherwise they are
+/// on CPUs.
 inline std::vector<std::string> devices_of(int argc, char** argv, int replicas) {
   std::string kind = "cpu";
   for (int k = 1; k < argc; ++k)

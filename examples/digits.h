@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-/// Images of handwritten digits with their labels. data/README.md says where they come from.
+/// Images of handwritten digits with their labels. data/README.md documents their source.
 struct Digits {
   torch::Tensor images;  ///< [n, 1, 8, 8], from 0 (paper) to 1 (ink)
   torch::Tensor labels;  ///< [n], 0 to 9
@@ -20,7 +20,7 @@ struct Digits {
   Digits part(int k, int parts) const { return {images.tensor_split(parts)[k], labels.tensor_split(parts)[k]}; }
 };
 
-/// All 1,797 digits in the order of the file. Throws NotFound if there is no such file, and DataLoss with the line if
+/// All 1,797 digits in the order of the file. Throws NotFound if the file does not exist, and DataLoss with the line if
 /// it is damaged.
 inline Digits load_digits(const std::string& path = DIGITS_FILE) {
   namespace data = lockstep::data;

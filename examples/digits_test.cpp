@@ -23,7 +23,7 @@ TEST(DigitsFile, HoldsAllDigitsInBothParts) {
   EXPECT_GT(unseen.labels.bincount().min().item<int>(), 25);
 }
 
-/// The file with its last line replaced, in a place of its own.
+/// A copy of the file with its last line replaced.
 class ChangedFile {
  public:
   explicit ChangedFile(const std::function<std::string(std::string)>& change) {

@@ -1,6 +1,6 @@
-// A large table of word vectors, of which each step uses only a few rows. With sparse(true) a gradient holds just those
-// rows. The rows of all replicas are concatenated, and rows that several replicas use are added up. `--device gpu` puts the
-// replicas on a GPU.
+// A large table of word vectors, of which each step uses only a few rows. With sparse(true) a gradient contains only
+// those rows. The rows of all replicas are concatenated, and rows that several replicas use are summed. `--device gpu`
+// puts the replicas on a GPU.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>

@@ -1,4 +1,5 @@
-// Trains with `fit` on any number of workers, and continues when it is started again with the same number of replicas in all:
+// Trains with `fit` on any number of workers, and continues when it is restarted with the same total number of
+// replicas:
 //
 //   lockstep run -n 2 --restarts 3 ./fit_on_many_machines
 //   lockstep run -H host0:2,host1:2 --ssh ./fit_on_many_machines
@@ -30,7 +31,7 @@ int main() {
     ls::train::Model model(net, optimizer,
                            {.loss = ls::train::losses::cross_entropy(), .metrics = {ls::train::metrics::accuracy()}});
     const auto history =
-        model.fit(ls::data::from_tensor_slices(known).shuffle(known.count()).batch(64),  // of all workers together
+        model.fit(ls::data::from_tensor_slices(known).shuffle(known.count()).batch(64),  // over all workers
                   {.epochs = 6,
                    .validation = ls::data::from_tensor_slices(unseen).batch(64),
                    .callbacks = {ls::train::csv_logger({.path = "many_machines.csv"}),

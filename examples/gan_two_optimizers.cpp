@@ -1,5 +1,5 @@
-// Trains two models in one step, each with its own optimizer. A painter learns to put points on a circle it has never
-// seen. It learns from a judge, which learns to tell the painter's points from real ones. `--device gpu` trains on a GPU.
+// Trains two models in one step, each with its own optimizer: a generator learns to place points on a circle that it has
+// never seen, from a discriminator that learns to separate generated from real points. `--device gpu` trains on a GPU.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -16,37 +16,38 @@ int main(int argc, char** argv) {
   torch::manual_seed(5);
   ls::MirroredStrategy strategy({.devices = devices_of(argc, argv, 2)});
   const auto device = strategy.replica_context(0).device();
-  auto painter = strategy.make([] { return make_painter_or_judge(2, 2); });
-  auto judge = strategy.make([] { return make_painter_or_judge(2, 1); });
+  auto generator = strategy.make([] { return make_network(2, 2); });
+  auto discriminator = strategy.make([] { return make_network(2, 1); });
   const auto options = torch::optim::AdamOptions(1e-3).betas({0.5, 0.9});
-  auto of_painter = strategy.make_optimizer<torch::optim::Adam>(painter, options);
-  auto of_judge = strategy.make_optimizer<torch::optim::Adam>(judge, options);
+  auto generator_optimizer = strategy.make_optimizer<torch::optim::Adam>(generator, options);
+  auto discriminator_optimizer = strategy.make_optimizer<torch::optim::Adam>(discriminator, options);
 
   struct Losses {
-    double painter, judge;
+    double generator, discriminator;
   };
   auto step = [&] {
     // Every replica draws from its own random stream, so together they see 2 * kPoints different points.
     const auto real = points_on_circle(kPoints, device);
-    const auto painted = painter->forward(torch::randn({kPoints, 2}, device));
+    const auto fake = generator->forward(torch::randn({kPoints, 2}, device));
 
-    const auto judging = verdict_loss(judge->forward(real), 1) + verdict_loss(judge->forward(painted.detach()), 0);
-    const auto judge_loss = ls::average_loss(judging);
-    of_judge.minimize(judge_loss);
+    const auto discriminator_losses =
+        adversarial_loss(discriminator->forward(real), 1) + adversarial_loss(discriminator->forward(fake.detach()), 0);
+    const auto discriminator_loss = ls::average_loss(discriminator_losses);
+    discriminator_optimizer.minimize(discriminator_loss);
 
-    const auto painter_loss = ls::average_loss(verdict_loss(judge->forward(painted), 1));
-    of_painter.minimize(painter_loss);
-    of_judge.zero_grad();  // backward went through the judge and left gradients there
-    return Losses{painter_loss.item<double>(), judge_loss.item<double>()};
+    const auto generator_loss = ls::average_loss(adversarial_loss(discriminator->forward(fake), 1));
+    generator_optimizer.minimize(generator_loss);
+    discriminator_optimizer.zero_grad();  // backward went through the discriminator and left gradients there
+    return Losses{generator_loss.item<double>(), discriminator_loss.item<double>()};
   };
 
-  std::printf("  step   painter's loss   judge's loss\n");
+  std::printf("  step   generator loss   discriminator loss\n");
   for (int k = 1; k <= 1500; ++k) {
     const auto losses = strategy.reduce(ls::ReduceOp::Sum, strategy.run(step));
-    if (k % 300 == 0) std::printf("%6d   %14.3f   %12.3f\n", k, losses.painter, losses.judge);
+    if (k % 300 == 0) std::printf("%6d   %14.3f   %18.3f\n", k, losses.generator, losses.discriminator);
   }
 
   const torch::NoGradGuard no_grad;
-  const auto points = painter->forward(torch::randn({500, 2}, device)).cpu();
+  const auto points = generator->forward(torch::randn({500, 2}, device)).cpu();
   return show_circle(points) ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-// Trains a small network to tell two spirals apart. Kill it and start it again: it continues.
+// Trains a small network to separate two spirals. Kill it and start it again: it continues.
 
 #include <lockstep/lockstep.h>
 #include <lockstep/train.h>

@@ -19,7 +19,7 @@ int main() {
   ls::PerReplica<Tensor> squares = strategy.run(square);
   std::cout << "squares: " << squares << "\n";
 
-  // reduce is called outside of replicas and makes one plain value of theirs.
+  // reduce is called outside of replicas and combines their values into a plain one.
   Tensor sum = strategy.reduce(ls::ReduceOp::Sum, squares);
   std::cout << "their sum: " << sum.item() << "\n";
 
@@ -27,7 +27,7 @@ int main() {
   auto share = [](const Tensor& mine) { return mine / ls::get_replica_context().all_reduce(ls::ReduceOp::Sum, mine); };
   std::cout << "their shares of it: " << strategy.run(share, squares) << "\n";
 
-  // merge_call waits for all replicas and calls one function with the values of all.
+  // merge_call waits for all replicas and calls one function with all their values.
   auto largest = [](ls::Strategy& s, const ls::PerReplica<Tensor>& all) { return s.gather(all, /*axis=*/0).max(); };
   auto distance = [&](const Tensor& mine) { return ls::get_replica_context().merge_call(largest, mine) - mine; };
   std::cout << "how far from the largest: " << strategy.run(distance, squares) << "\n";

@@ -1,4 +1,5 @@
-// Looks for a learning rate, then trains with a schedule that begins with a warm-up, and shows more in TensorBoard than curves.
+// Finds a learning rate, then trains with a schedule that begins with a warm-up, and shows more than curves in
+// TensorBoard.
 
 #include <lockstep/lockstep.h>
 #include <lockstep/train.h>
@@ -52,7 +53,7 @@ int main(int argc, char** argv) {
        .images =
            [&](const ls::train::Training&) {
              const Tensor weights = net.parameters()[0].detach().slice(0, 0, 16).view({4, 4, 8, 8});
-             const Tensor tiles = weights.permute({0, 2, 1, 3}).reshape({32, 32});  // what 16 of the neurons look for
+             const Tensor tiles = weights.permute({0, 2, 1, 3}).reshape({32, 32});  // the input patterns of 16 neurons
              return std::map<std::string, Tensor>{{"neurons", tiles / tiles.abs().max() * 0.5 + 0.5}};
            },
        .hparams = {{"rate", rate}, {"momentum", 0.9}, {"optimizer", std::string("sgd")}}});

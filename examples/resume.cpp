@@ -1,4 +1,5 @@
-// Continues trainings: one that is interrupted in the middle of an epoch, one that shall be longer, and one from an older checkpoint.
+// Continues trainings: one that is interrupted in the middle of an epoch, one with more epochs, and one from an older
+// checkpoint.
 
 #include <lockstep/lockstep.h>
 #include <lockstep/train.h>
@@ -75,7 +76,7 @@ int main(int argc, char** argv) {
     std::printf("Interrupted: %s\n", error.what());
   }
   train(devices, "resume_checkpoints", {});             // the same loss
-  train(devices, "resume_checkpoints", {.epochs = 6});  // two epochs more
+  train(devices, "resume_checkpoints", {.epochs = 6});  // two more epochs
   const auto older = ls::train::list_checkpoints("resume_whole").front().path;
-  train(devices, "resume_older", {.resume = older});  // in a folder of its own
+  train(devices, "resume_older", {.resume = older});  // in a separate folder
 }

@@ -1,4 +1,4 @@
-// Trains with metrics, callbacks and schedules of its own, with other sources of batches, and by the calls other than `fit`.
+// Trains with custom metrics, callbacks and schedules, with other sources of batches, and with calls other than `fit`.
 // docs/training_loop.md explains them.
 
 #include <lockstep/lockstep.h>
@@ -30,7 +30,7 @@ struct GoodEnough : ls::train::Callback {
   }
 };
 
-/// The digits one by one, as `torch::data` has them.
+/// The digits one by one, as a `torch::data` dataset.
 struct DigitDataset : torch::data::Dataset<DigitDataset> {
   explicit DigitDataset(Digits all) : digits(std::move(all)) {}
   torch::data::Example<> get(std::size_t i) override { return {digits.images[i], digits.labels[i]}; }

@@ -74,7 +74,7 @@ double with_clipping(ls::Strategy& strategy, const Digits& digits) {
   auto net = strategy.make<Net>(16);
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(net, SGDOptions(0.05).momentum(0.9));
   optimizer.set_clip_global_norm(2.0);
-  optimizer.set_not_finite(ls::NotFinite::Raise);
+  optimizer.set_non_finite_policy(ls::NonFinitePolicy::Raise);
   return train(strategy, digits, [&](const Digits& mine, std::int64_t rows) {
     auto loss = loss_of(net(mine.images), mine.labels, rows);
     optimizer.minimize(loss);
@@ -167,15 +167,15 @@ double with_saving(ls::Strategy& strategy, const Digits& digits) {
   ls::load(path, again, its_optimizer);
   const double loss = train_with(three, again, its_optimizer);
 
-  std::map<std::string, Tensor> mean;  // of both weights
+  std::map<std::string, Tensor> mean;  // the mean of both weights
   for (const auto& weight : again.named_parameters())
     mean[weight.key()] = (weight.value().detach() + net.named_parameters()[weight.key()].detach().cpu()) / 2;
   ls::save(path, mean);
   mean = ls::load_tensors(path);
-  ls::load(path, again, {.strict = false});  // what fits
+  ls::load(path, again, {.strict = false});  // loads the matching tensors
   std::filesystem::remove(path);
 
-  const std::string old_path = path + ".pt";  // of a program without Lockstep
+  const std::string old_path = path + ".pt";  // written by a program without Lockstep
   torch::save(std::make_shared<Net>(16), old_path);
   auto plain = std::make_shared<Net>(16);
   torch::load(plain, old_path);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Clusters described in code: ClusterSpec, resolvers, and what a worker knows of its place. Programs that take their cluster
-// from TF_CONFIG, as `lockstep run` sets it, need lockstep/lockstep.h alone.
+// Clusters described in code: ClusterSpec, resolvers, and a worker's place in them. Programs that take their cluster from
+// TF_CONFIG, as `lockstep run` sets it, need only lockstep/lockstep.h.
 
 #include "lockstep/comm/cluster/cluster_description.h"
 #include "lockstep/comm/cluster/cluster_resolver.h"

@@ -34,6 +34,17 @@ find_clang_tidy() {
   done
 }
 
+# find_python MODULE...: the first Python that has these modules. Debian's modules belong to /usr/bin/python3, which need not come first.
+find_python() {
+  modules=$(printf ',%s' "$@")
+  for candidate in python3 /usr/bin/python3; do
+    if "$candidate" -c "import ${modules#,}" 2>/dev/null; then
+      echo "$candidate"
+      return
+    fi
+  done
+}
+
 # phase NAME COMMAND...: runs the command and prints how long it took.
 phase() {
   phase_name=$1

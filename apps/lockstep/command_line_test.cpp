@@ -1,4 +1,4 @@
-// The command line, and the ways to many hosts: ssh and srun are scripts here that stay on this machine.
+// The command line, and launching on many hosts: ssh and srun are scripts here that stay on this machine.
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -12,7 +12,7 @@
 namespace lockstep {
 namespace {
 
-// A folder with a program of this name, in front of the others.
+// A folder with a program of this name, first in the path.
 class FakeProgram {
  public:
   FakeProgram(const std::string& name, const std::string& script) {
@@ -139,7 +139,7 @@ TEST(Hosts, InsideASlurmAllocationEveryTaskIsAWorker) {
   EXPECT_TRUE(contains(launch.out(), "[worker 2] {\"cluster\":{\"worker\":[\"n1:")) << launch.out();
 }
 
-// What `lockstep doctor` says about a TF_CONFIG, and its exit code.
+// The output of `lockstep doctor` for a TF_CONFIG, and its exit code.
 struct Examination {
   explicit Examination(const std::string& tf_config) {
     const TemporaryFolder folder;
@@ -251,7 +251,7 @@ TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {
       {{"explain", "L1"}, 2, "no error has the number 'L1'"},
       {{"explain", "L4294967400"}, 2, "no error has the number 'L4294967400'"},
       {{"run"}, 2, "name the program to run"},
-      {{"run", "./train"}, 2, "say where to run"},
+      {{"run", "./train"}, 2, "choose where to run"},
       {{"run", "-n", "0", "./train"}, 2, "--workers: must be a number from 1 to 4096, got '0'"},
       {{"run", "-H", "a,b", "--port", "65536", "./train"}, 2, "--port: must be a number from 1 to 65535, got '65536'"},
       {{"run", "-n", "2", "--grace", "-1", "./train"}, 2, "--grace: must be a number from 0 to 1000000, got '-1'"},
@@ -272,9 +272,9 @@ TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {
   for (const auto& row : table) {
     Launch launch(row.arguments);
     EXPECT_EQ(launch.wait(), row.code) << row.text;
-    const auto said = row.code == 0 ? launch.out() : launch.err();
-    EXPECT_TRUE(contains(said, row.text)) << said;
-    EXPECT_TRUE(row.code == 0 || count(said, "\n") == 1) << said;
+    const auto output = row.code == 0 ? launch.out() : launch.err();
+    EXPECT_TRUE(contains(output, row.text)) << output;
+    EXPECT_TRUE(row.code == 0 || count(output, "\n") == 1) << output;
   }
 }
 

@@ -43,7 +43,7 @@ double loopback_bandwidth() {
   return bytes / std::chrono::duration<double>(Deadline::Clock::now() - start).count();
 }
 
-// From its headers; empty if they are not there.
+// From LibTorch's headers; empty if they are missing.
 std::string torch_version(const std::string& folder) {
   std::string version;
   for (const char* header : {"/headeronly/version.h", "/csrc/api/include/torch/version.h"}) {
@@ -57,15 +57,15 @@ std::string torch_version(const std::string& folder) {
   return version;
 }
 
-// What a TF_CONFIG says, as far as it can be read; `task` stays empty if it is not given.
+// Reads a TF_CONFIG as far as possible; `task` stays empty if it is not given.
 Finding read_cluster(const std::string& text, ClusterSpec& cluster, Task& task) {
   try {
     cluster = tf_config::cluster(text);
     if (cluster.empty())
-      return {Verdict::Warning, "TF_CONFIG describes no cluster: programs train on this machine alone",
+      return {Verdict::Warning, "TF_CONFIG describes no cluster: programs train only on this machine",
               R"(write {"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {...}})"};
     task = {tf_config::task_type(text), tf_config::task_index(text)};
-    // A TF_CONFIG without a task is checked as if it were the first one's.
+    // A TF_CONFIG without a task is checked as if it were for the first one.
     const auto* const first = cluster.has_job("worker") ? "worker" : "chief";
     describe_cluster(cluster, {task.type.value_or(first), task.index.value_or(0)});
     const auto workers = counted(worker_count(cluster, task.type.value_or("worker")), "worker");
@@ -116,7 +116,7 @@ class Doctor {
           hold_port_of_entry({job, index, address});
           add({Verdict::Ok, entry + " is free here"});
         } catch (const Error& error) {
-          // What is wrong with an address, the report has said.
+          // Mistakes in addresses were reported above.
           if (finding.verdict != Verdict::Problem || error.number() == errors::kPortInUse) add(problem_of(error));
         }
       }
@@ -170,7 +170,7 @@ int doctor(const std::string& file) {
   if (!file.empty() || getenv("TF_CONFIG"))
     doctor.check_cluster(text);
   else
-    doctor.add({Verdict::Ok, "TF_CONFIG is not set: programs train on this machine alone"});
+    doctor.add({Verdict::Ok, "TF_CONFIG is not set: programs train only on this machine"});
   doctor.check_machine();
   std::cout << summary(doctor.findings) << "\n";
   return exit_code(doctor.findings);

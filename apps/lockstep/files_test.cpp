@@ -1,4 +1,4 @@
-// What the command line does with checkpoints and logs.
+// The command line's operations on checkpoints and logs.
 
 #include <gtest/gtest.h>
 

@@ -52,8 +52,8 @@ Finding judge_peer(const std::string& entry, const Reach& reach) {
 }
 
 std::vector<Finding> judge_limits(const Limits& limits, int workers) {
-  // Two connections to every other worker for data, one for coordination, two for workers and strangers that have yet to prove
-  // the job key, files, and room for the program itself.
+  // Two connections to every other worker for data, one for coordination, two for workers and strangers that have yet
+  // to prove the job key, files, and room for the program itself.
   const auto files_needed = static_cast<std::uint64_t>(256 + 5 * workers);
   const bool enough_files = limits.open_files >= files_needed;
   const auto memory = std::min(limits.memory, limits.memory_limit.value_or(limits.memory));

@@ -16,7 +16,7 @@ enum class Verdict { Ok, Warning, Problem };
 struct Finding {
   Verdict verdict = Verdict::Ok;
   std::string text;
-  std::string advice = {};  ///< what to do, unless all is well
+  std::string advice = {};  ///< the remedy, unless all is well
 };
 
 std::string to_string(const Finding& finding);
@@ -39,7 +39,7 @@ struct Limits {
 };
 std::vector<Finding> judge_limits(const Limits& limits, int workers);
 
-/// `built_with`: what Lockstep was compiled for. Either is empty if it is not known.
+/// `built_with`: the version Lockstep was compiled for. Either is empty if unknown.
 Finding judge_torch(const std::string& folder, const std::string& version, const std::string& built_with);
 
 /// `time` is this machine's. Certificates and logs of several machines need clocks that agree.
@@ -47,8 +47,8 @@ Finding judge_clock(const std::string& time, bool synchronised, bool several_mac
 
 Finding judge_loopback(double bytes_per_second);
 
-/// Prints what is right and what is wrong on this machine for the cluster in `tf_config_file` ("-": standard input;
-/// empty: the environment). Returns the exit code.
+/// Prints what works and what does not on this machine for the cluster in `tf_config_file` ("-": standard input; empty:
+/// the environment). Returns the exit code.
 int doctor(const std::string& tf_config_file);
 
 }  // namespace lockstep::app

@@ -93,7 +93,7 @@ void inspect_events(const std::string& path) {
   };
   std::map<std::string, Tag> tags;
   const auto [events, damage] = event::read_events(path);
-  std::optional<std::int64_t> session;  // begun twice in a file: TensorBoard overlooks the first of a folder
+  std::optional<std::int64_t> session;  // begun twice in a file: TensorBoard ignores the first of a folder
   for (const event::Event& each : events) {
     if (each.starts_session && session != each.step) std::cout << "resumed at step " << each.step << '\n';
     if (each.starts_session) session = each.step;
@@ -129,7 +129,7 @@ std::string read_records(const std::string& path) {
   return str("TFRecord: ", counted(records, "record"), ", ", size_text(bytes), ", the longest ", size_text(longest));
 }
 
-/// What is wrong with one checkpoint or file; empty if nothing is.
+/// Describes the damage of one checkpoint or file; empty if there is none.
 std::string damage_of(Kind kind, const std::string& path) {
   if (kind == Kind::Checkpoint) return train::find_damage(path);
   try {

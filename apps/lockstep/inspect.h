@@ -4,12 +4,12 @@
 
 namespace lockstep::app {
 
-/// Prints what a checkpoint, a folder of checkpoints, an event file, a TFRecord or a safetensors file holds. Returns the exit
-/// code; errors are thrown.
+/// Prints the contents of a checkpoint, a folder of checkpoints, an event file, a TFRecord or a safetensors file.
+/// Returns the exit code; errors are thrown.
 int inspect(const std::string& path);
 
-/// Reads all of a checkpoint, of a folder of checkpoints, or of a file, and prints a line for each with what is wrong. Returns
-/// kCheckpoint or kData if something is.
+/// Reads all of a checkpoint, of a folder of checkpoints, or of a file, and prints a line for each damaged one. Returns
+/// kCheckpoint or kData if there are any.
 int verify(const std::string& path);
 
 }  // namespace lockstep::app

@@ -28,10 +28,10 @@ constexpr const char* kRunHelp =
     "Each worker gets its place in the job as TF_CONFIG, and its lines are printed with its name in front. When one\n"
     "fails, the others are stopped and the cause is printed once. Workers read nothing from standard input.";
 constexpr const char* kRunFooter =
-    "\nExit codes: that of the worker that failed (1 error, 2 usage, 3 a peer was lost, 4 data, 5 checkpoint), 1 if it\n"
+    "\nExit codes: the failed worker's (1 error, 2 usage, 3 a peer was lost, 4 data, 5 checkpoint), 1 if it\n"
     "crashed, 3 if it was killed, 143 after SIGTERM or SIGHUP, 130 after Ctrl-C.";
 
-// CLI11's own ranges let NaN pass, and have other words in every version.
+// CLI11's own ranges accept NaN, and their texts vary by version.
 CLI::Validator within(int least, int most) {
   const auto check = [least, most](std::string& text) {
     double number = -1;
@@ -63,7 +63,7 @@ CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
   add_seconds("--grace", request.watch.grace, "Seconds that workers get to stop after a signal (default 30)");
   add_seconds("--failure-grace", request.watch.failure_grace,
               "Seconds that the others get to end by themselves after one has failed (default 5)");
-  // Not shown: what launchers pass on to each other.
+  // Hidden: passed by launchers to each other.
   run->add_option("--host-index", request.host_index)->group("");
   run->add_option("--generation", request.generation)->group("");
   run->add_option("--run-id", request.run_id)->group("");
@@ -89,7 +89,7 @@ CLI::App* add_plot(CLI::App& cli, app::PlotRequest& request) {
 }
 
 int explain(const std::string& text) {
-  const auto begin = text.find_first_of("0123456789");  // of "L104", "104" or "error[L104]"
+  const auto begin = text.find_first_of("0123456789");  // in "L104", "104" or "error[L104]"
   int number = 0;
   if (begin != text.npos) std::from_chars(text.data() + begin, text.data() + text.size(), number);
   const auto paragraph = lockstep::explain(number);
@@ -113,7 +113,7 @@ int main(int argc, char** argv) {
   app::RunRequest request;
   auto* run = add_run(cli, request);
   std::string number;
-  auto* explaining = cli.add_subcommand("explain", "Tells more about an error: lockstep explain L104");
+  auto* explaining = cli.add_subcommand("explain", "Explains an error: lockstep explain L104");
   explaining->add_option("number", number, "As printed in error[L104]")->required();
   std::string path;
   auto* inspecting = cli.add_subcommand("inspect", "Shows what a checkpoint or a file holds");
@@ -128,10 +128,10 @@ int main(int argc, char** argv) {
   app::PlotRequest plot_request;
   auto* plotting = add_plot(cli, plot_request);
   std::string tf_config_file;
-  auto* examining = cli.add_subcommand("doctor", "Checks this machine and the cluster it shall be part of.");
+  auto* examining = cli.add_subcommand("doctor", "Checks this machine and the cluster it will join.");
   examining->add_option("--tf-config", tf_config_file, "A file with the text of TF_CONFIG; '-' is standard input");
   try {
-    // What follows "--" is not for us; CLI11 wants the last argument first.
+    // The words after "--" are not ours; CLI11 wants the last argument first.
     const std::vector<std::string> words(argv + 1, argv + argc);
     const auto dashes = std::ranges::find(words, "--");
     cli.parse(std::vector<std::string>(std::reverse_iterator(dashes), words.rend()));

@@ -28,13 +28,13 @@ bool is_crash(int signal) {
          signal == SIGTRAP || signal == SIGSYS;
 }
 
-// The first worker that is named behind these words: "worker 2" of "worker 2 (host:2222)". Empty if none is.
+// The first worker named after these words: "worker 2" in "worker 2 (host:2222)". Empty if there is none.
 std::string worker_named_in(const std::string& line, const std::string& words = "") {
   std::smatch found;
   return std::regex_search(line, found, std::regex(words + R"((worker \d{1,9}))")) ? found[1].str() : "";
 }
 
-// The worker that its error is about, or that reported it, if that is a different worker.
+// The worker that its error is about, or the one that reported it, if different.
 std::string named_by(const Ending& ending) {
   const int number = error_number(ending.tail);
   if (number == 0) return {};
@@ -80,7 +80,7 @@ std::string advice(const Ending& ending) {
 std::vector<int> awaited_workers(const std::string& line) {
   const auto begin = line.find(": waiting for ");
   if (begin == line.npos) return {};
-  // Workers that are here are named without their addresses, and so are those that others wait for at the end.
+  // Present workers are named without their addresses, and so are those that others wait for at the end.
   static const std::regex with_address(R"(worker (\d{1,9}) \()");
   std::vector<int> workers;
   const auto from = line.begin() + static_cast<std::ptrdiff_t>(begin);
@@ -130,7 +130,7 @@ int exit_code(const Attempt& attempt) {
     const auto* lost = culprit(attempt, *cause);
     return lost != nullptr && lost->by_us ? kPeerLost : code_of(*cause);
   }
-  // Without the user's signal, what the launcher has stopped was an evaluator after all workers had ended well.
+  // Without the user's signal, the launcher stopped an evaluator after all workers had ended well.
   if (attempt.stop_signal == 0 || std::ranges::none_of(attempt.endings, &Ending::failed)) return kOk;
   return attempt.stop_signal == SIGINT ? kInterrupted : kStopped;
 }
@@ -166,7 +166,7 @@ std::string describe(const Ending& cause, const Ending* culprit) {
 Next next_step(const Attempt& attempt, const RestartPolicy& policy, int restarts_done, int port_retries_done) {
   const auto* cause = root_cause(attempt);
   if (!cause || attempt.stop_signal != 0) return Next::Finish;
-  // Data ports are free ones unless the program chooses them, and it would do so again.
+  // Data ports are free ones unless the program chooses them, in which case it would choose them again.
   const bool took_port = error_number(cause->tail) == errors::kPortInUse &&
                          telling_lines(cause->tail).front().find("data port") == std::string::npos;
   if (took_port && port_retries_done < policy.port_retries) return Next::NewPorts;

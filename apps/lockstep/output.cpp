@@ -52,7 +52,7 @@ void Console::write_some() {
     auto& piece = queue_.front();
     pollfd ready{waiting_for(), POLLOUT, 0};
     if (poll(&ready, 1, 0) <= 0) return;
-    // A pipe that polls writable takes PIPE_BUF bytes without blocking, and not one more for certain.
+    // A pipe that polls writable accepts PIPE_BUF bytes without blocking, and no more for certain.
     const auto count = write(ready.fd, piece.text.data(), std::min<size_t>(piece.text.size(), PIPE_BUF));
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
     if (count < 0 && errno == EPIPE && piece.stream == 0) broken_ = true;

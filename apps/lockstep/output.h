@@ -7,10 +7,10 @@
 
 namespace lockstep::app {
 
-/// Cuts what arrives into whole lines and remembers the last of them.
+/// Splits input into whole lines and remembers the last of them.
 class LineSplitter {
  public:
-  /// The complete lines of `bytes` and what was left before, each without its newline. A line longer than `longest` is cut.
+  /// The complete lines of the pending text plus `bytes`, without their newlines. A line longer than `longest` is cut.
   std::vector<std::string> feed(std::string_view bytes);
   /// The last line, if it had no newline.
   std::vector<std::string> finish() { return feed(rest_.empty() ? "" : "\n"); }
@@ -23,23 +23,23 @@ class LineSplitter {
   std::deque<std::string> tail_;
 };
 
-/// Standard output and error of the launcher. Lines wait here while the reader is slow, so that signals are still
-/// answered; one queue for both, so that a line is never torn by one of the other stream.
+/// Standard output and error of the launcher. Lines are queued while the reader is slow, so that signals are still
+/// handled; one queue for both, so that a line is never torn by one of the other stream.
 class Console {
  public:
   static constexpr int kStreams = 2;
 
   /// `stream` is 0 for standard output, 1 for standard error.
   void add(int stream, std::string text);
-  /// A line of the launcher itself, on standard error.
+  /// Prints a line of the launcher itself on standard error.
   void say(std::string_view line);
 
-  /// The descriptor that must become writable before `write_some` gets on, or -1.
+  /// The descriptor that must become writable before `write_some` can continue, or -1.
   int waiting_for() const;
   void write_some();
-  /// Enough is waiting: read no more from the workers.
+  /// The queue is full: read no more from the workers.
   bool full() const { return waiting_bytes_ > 1 << 20; }
-  /// Standard output has been closed by its reader.
+  /// The reader of standard output has closed it.
   bool broken() const { return broken_; }
 
   /// "[worker 2] ", coloured on a terminal.

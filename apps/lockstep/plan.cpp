@@ -30,7 +30,7 @@ Host parse_host(std::string_view text) {
   Host host{std::string(text.substr(0, counted ? colon : text.npos))};
   if (host.name.empty()) throw UsageError(str("'", text, "' names no host: write host:slots"));
   // ssh would read it as an option.
-  if (host.name.front() == '-') throw UsageError(str("'", host.name, "' is no host name"));
+  if (host.name.front() == '-') throw UsageError(str("'", host.name, "' is not a host name"));
   if (host.name.find('@') != host.name.npos)
     throw UsageError(str("'", host.name, "' names a user: put that into ~/.ssh/config"));
   if (host.name.front() != '[' && host.name.find(':') != host.name.npos)
@@ -79,7 +79,7 @@ std::vector<Host> parse_hostfile(std::string_view text) {
 std::vector<Host> slurm_hosts(std::string_view nodes, std::string_view tasks_per_node) {
   if (nodes.empty())
     throw UsageError(
-        "SLURM_JOB_ID is set, but SLURM_JOB_NODELIST is not: start it with salloc or sbatch, or say where to run with -n "
+        "SLURM_JOB_ID is set, but SLURM_JOB_NODELIST is not: start it with salloc or sbatch, or choose where to run with -n "
         "or -H");
   const auto names = expand_hostlist(nodes);
   const auto tasks = tasks_per_node.empty() ? std::vector<int>(names.size(), 1) : expand_tasks_per_node(tasks_per_node);
@@ -162,7 +162,7 @@ std::vector<std::string> task_environment(const JobIdentity& job, const ClusterS
                                           int index) {
   std::vector<std::string> variables{"TF_CONFIG=" + tf_config_of(cluster, type, index), "LOCKSTEP_RUN_ID=" + job.run_id,
                                      str("LOCKSTEP_GENERATION=", job.generation)};
-  // An empty file name, because a file would be preferred to the key.
+  // An empty file name, because a file would take precedence over the key.
   if (!job.key.empty()) variables.insert(variables.end(), {"LOCKSTEP_JOB_KEY=" + job.key, "LOCKSTEP_JOB_KEY_FILE="});
   return variables;
 }

@@ -18,7 +18,7 @@ namespace {
 
 using train::Curve;
 
-/// Names of the runs: the last part of each path, or all of it if they would be alike. A single run needs none.
+/// Names of the runs: the last part of each path, or all of it if they would be equal. A single run needs none.
 std::vector<std::string> run_names(const std::vector<std::string>& logs) {
   if (logs.size() == 1) return {""};
   std::vector<std::string> names;

@@ -5,7 +5,7 @@
 
 namespace lockstep::app {
 
-/// What `lockstep plot` was asked for.
+/// The arguments of `lockstep plot`.
 struct PlotRequest {
   std::vector<std::string> logs;   ///< folders or files; each is a run
   std::string out = "curves.svg";  ///< "-": standard output

@@ -34,7 +34,7 @@ Pipe make_pipe() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-// Runs in the child. Returns only if that was not possible.
+// Runs in the child. Returns only on failure.
 void become(std::vector<std::string> argv, std::vector<std::string>& environment, const int (&streams)[3],
             pid_t launcher) {
   setsid();
@@ -52,13 +52,13 @@ void become(std::vector<std::string> argv, std::vector<std::string>& environment
   execvp(words[0], words.data());
 }
 
-// Only those that are still alive, not those that wait to be collected.
+// Only those still alive, not those waiting to be collected.
 std::vector<pid_t> own_children() {
   std::vector<pid_t> result;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const pid_t pid = atoi(entry.path().filename().c_str());
     const auto stat = pid > 0 ? file_text(str("/proc/", pid, "/stat")) : "";
-    // The name of the program, which comes in parentheses before these, may hold anything.
+    // The program's name, in parentheses before these, may contain anything.
     std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
     char state = 'Z';
     pid_t parent = 0;
@@ -116,7 +116,7 @@ bool kill_descendants(const Deadline& deadline) {
     }
     if (collected < 0 && errno == ECHILD) return true;
     if (deadline.expired()) return false;
-    // Their children become ours, and go in the next round.
+    // Their children become ours, and are killed in the next round.
     for (const pid_t pid : own_children()) kill(pid, SIGKILL);
     poll(nullptr, 0, 5);
   }
@@ -156,11 +156,11 @@ sigset_t watched_signals() {
 }
 
 int supervise(const std::function<int(int)>& keeper) {
-  // A parent may have set it to be ignored; then the exit status of workers would be lost.
+  // A parent may have set it to be ignored, which would lose the exit status of workers.
   signal(SIGCHLD, SIG_DFL);
   const auto signals = watched_signals();
   sigprocmask(SIG_BLOCK, &signals, nullptr);
-  prctl(PR_SET_CHILD_SUBREAPER, 1);  // acts on both processes: for kill_descendants
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // affects both processes: for kill_descendants
   Pipe ends = make_pipe();
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error("cannot start another process: raise 'ulimit -u'");
@@ -168,7 +168,7 @@ int supervise(const std::function<int(int)>& keeper) {
     ends.read.close();
     return wait_and_forward(pid);
   }
-  // A session of its own: Ctrl-C reaches the first process only, which passes it on once.
+  // A separate session: Ctrl-C reaches only the first process, which passes it on once.
   setsid();
   ends.write.close();
   prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -42,12 +42,13 @@ int keep(const RunRequest& request, const MembersOf& members_of, int life_line) 
     const auto next = next_step(result, request.restart, restarts, port_retries);
     if (const auto* cause = root_cause(result); cause && !result.is_explained) {
       const auto* const blamed = culprit(result, *cause);
-      // Of several launchers, the one whose worker is the cause reports it; if there is none, the launcher of the launchers.
+      // Among several launchers, the one whose worker is the cause reports it; if there is none, the launcher of the
+      // launchers.
       const bool one_of_many = request.key_on_stdin || request.host_index == "slurm";
       if (!one_of_many || blamed || !is_consequence(*cause)) console.add(1, describe(*cause, blamed));
     }
     if (next == Next::Finish) {
-      // Until all of it is printed. A reader may be slow, but not if the user has already stopped the job.
+      // Until everything is printed. A reader may be slow, but not if the user has already stopped the job.
       if (result.stop_signal == 0) watch({}, request.watch, events, console, false);
       return exit_code(result);
     }
@@ -96,7 +97,7 @@ int run_as_host(const RunRequest& request, JobIdentity job, const std::vector<Ho
     throw UsageError(str("--host-index must be 0 to ", hosts.size() - 1, ", got '", text, "'"));
   if (request.key_on_stdin) {
     job.key.clear();
-    // Byte by byte: what follows must stay unread, because its end means something.
+    // Byte by byte: later input must stay unread, because its end is a signal.
     for (char c = 0; read(STDIN_FILENO, &c, 1) == 1 && c != '\n';) job.key += c;
   } else if (!key_is_set()) {
     throw UsageError("set LOCKSTEP_JOB_KEY: all hosts of a job need the same key");
@@ -131,7 +132,7 @@ int print_commands(const HostsJob& plan, const std::string& key) {
   return kOk;
 }
 
-// For the launcher of launchers, which gives them the time to do their work first, and leaves the logs to them.
+// For the launcher of launchers, which lets them do their work first, and leaves the logs to them.
 RunRequest of_launchers(RunRequest request) {
   const auto margin = request.watch.kill_after + Seconds(1);
   request.watch.grace += margin;
@@ -144,7 +145,7 @@ RunRequest of_launchers(RunRequest request) {
 int run_over_ssh(const RunRequest& request, HostsJob plan, const std::string& run_id) {
   const auto folder = std::filesystem::current_path().string();
   const auto key = random_hex(32);
-  // ssh does not pass the environment on. The key is not among these: it travels on standard input.
+  // ssh does not pass the environment on. The key is not among these: it is sent on standard input.
   for (const char* name : {"LOCKSTEP_LOG", "LOCKSTEP_ENGINE", "LOCKSTEP_FAILURE_DIR", "LOCKSTEP_TLS_AUTHORITY",
                            "LOCKSTEP_TLS_CERTIFICATE", "LOCKSTEP_TLS_KEY"}) {
     if (const auto value = environment_variable(name); !value.empty()) plan.settings.push_back(str(name, "=", value));
@@ -165,7 +166,7 @@ int run_in_slurm(const RunRequest& request, HostsJob plan, const JobIdentity& jo
   const auto key = job.key.empty() ? std::vector<std::string>() : std::vector{"LOCKSTEP_JOB_KEY=" + job.key};
   return launch(of_launchers(request), [&](int generation) {
     plan.options = shared_options(request, job.run_id, generation);
-    // srun asks for a second SIGINT before it believes the first.
+    // srun needs a second SIGINT before it reacts.
     return std::vector{Member{
         .label = "srun", .argv = srun_command(plan), .environment = key, .stop_signal = SIGTERM, .prefixed = false}};
   });
@@ -188,7 +189,7 @@ int run(RunRequest request) {
     throw UsageError("--ssh needs the machines: -H host:slots,host:slots or --hostfile");
   if (request.port != 0 && request.workers > 0)
     throw UsageError("--port is for several machines: the workers of -n get ports that are free");
-  if (ways == 0 && !slurm) throw UsageError("say where to run: -n 4 for this machine, or -H host:slots,host:slots");
+  if (ways == 0 && !slurm) throw UsageError("choose where to run: -n 4 for this machine, or -H host:slots,host:slots");
   const JobIdentity job{key_is_set() ? "" : random_hex(32), request.run_id.empty() ? random_hex(8) : request.run_id};
   if (request.workers > 0) return run_here(request, job);
 

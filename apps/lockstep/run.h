@@ -8,7 +8,7 @@
 
 namespace lockstep::app {
 
-/// What `lockstep run` was asked for.
+/// The arguments of `lockstep run`.
 struct RunRequest {
   int workers = 0;         ///< -n
   std::string hosts;       ///< -H

@@ -144,7 +144,7 @@ TEST(Run, CtrlCReachesEveryWorkerOnce) {
   Launch launch(run(2, {"count", kInt, counts / "hits", "leave", kTerm, "143", "pid", pids.path(), "sleep", "100"},
                     {"--grace", "1"}));
   const auto workers = processes(pids, 2);
-  kill(-launch.pid(), SIGINT);  // as a terminal does it, to the whole foreground group
+  kill(-launch.pid(), SIGINT);  // to the whole foreground group, as a terminal does
   EXPECT_EQ(launch.wait(), 130);
   EXPECT_EQ(file_content(counts / "hits"), "xx");
   EXPECT_TRUE(contains(launch.err(), "2 workers did not stop in time")) << launch.err();
@@ -171,7 +171,7 @@ TEST(Run, SigtermLetsWorkersSave) {
   EXPECT_EQ(launch.err(), "");
 }
 
-// The launcher is two processes. Whichever is killed, all that a worker has started goes too.
+// The launcher is two processes. Whichever is killed, everything that a worker started dies too.
 class KilledLauncher : public testing::TestWithParam<bool> {};
 
 TEST_P(KilledLauncher, LeavesNothingBehind) {

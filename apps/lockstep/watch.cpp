@@ -20,9 +20,9 @@
 namespace lockstep::app {
 namespace {
 
-// Some tools send one request twice; this much later it is an impatient user.
+// Some tools send one request twice; a signal this much later is from an impatient user.
 constexpr Seconds kImpatience{0.5};
-// The launcher is gone, so nothing is left to report the workers' exit to.
+// The launcher has ended, so there is nothing left to report the workers' exit to.
 constexpr Seconds kAbandonedGrace{1};
 
 struct Running {
@@ -101,7 +101,8 @@ class Watch {
     if (waits[2].revents != 0) listen_to(events_.input);
   }
 
-  // The process that started this job asks it to stop by writing something; if the descriptor ends, that process is gone.
+  // The process that started this job asks it to stop by writing something; if the descriptor ends, that process has
+  // ended.
   void listen_to(int& source) {
     char bytes[256];
     const auto count = read(source, bytes, sizeof bytes);
@@ -109,7 +110,7 @@ class Watch {
     if (count != 0) return;
     source = -1;
     stop(SIGTERM, kAbandonedGrace);
-    // Also if it was stopping already, with more time.
+    // Even if it was stopping already, with more time.
     if (deadline_.remaining() > kAbandonedGrace) deadline_ = Deadline::after(kAbandonedGrace);
   }
 
@@ -176,7 +177,7 @@ class Watch {
     int status = 0;
     for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
       const auto one = std::ranges::find(running_, pid, [](const Running& r) { return r.process.pid; });
-      if (one == running_.end()) continue;  // a grandchild that was left to us
+      if (one == running_.end()) continue;  // an orphaned grandchild
       one->ended = true;
       Ending ending{.member = one->index, .name = one->member.label, .host = one->member.host, .pid = pid};
       ending.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
@@ -220,7 +221,7 @@ class Watch {
     for (const Running& one : running_) {
       const int translated = signal == SIGINT && one.member.stop_signal != 0 ? one.member.stop_signal : signal;
       if (one.ended) continue;
-      // Another host's launcher gets a line; a signal would only end the ssh that brings its last words.
+      // Another host's launcher gets a line; a signal would only end the ssh that transmits its last output.
       if (!one.process.input || signal == SIGKILL)
         kill(-one.process.pid, translated);
       else if (signal != SIGUSR1 && signal != SIGUSR2)

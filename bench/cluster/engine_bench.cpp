@@ -1,9 +1,9 @@
-// How fast the data engine is between processes of this machine, against Gloo's own ring in the same run:
+// The speed of the data engine between processes of this machine, against Gloo's own ring in the same run:
 //
 //   lockstep_engine_bench [workers] [rounds] [chunk KB]
 //
-// The bandwidth counts the bytes of the array, as all-reduce benchmarks do. The last lines are what comparing fingerprints
-// costs, and a program that computes while the engine works, as backward does.
+// The bandwidth counts the bytes of the array, as all-reduce benchmarks do. The last lines are the cost of comparing
+// fingerprints, and a program that computes while the engine works, as backward does.
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -40,7 +40,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Time of a computation by itself, and while the engine reduces an array for which the program does not wait yet.
+// The time of a computation by itself, and while the engine reduces an array that the program does not wait for yet.
 void overlap(Engine& engine, int rank, int rounds, std::vector<float>& data) {
   const void* const input = data.data();
   void* const output = data.data();
@@ -68,11 +68,11 @@ void overlap(Engine& engine, int rank, int rounds, std::vector<float>& data) {
     all.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
   }
   if (rank == 0)
-    std::printf("computing %.1f ms alone, %.1f ms beside %zu MB; both done after %.1f ms\n", 1e3 * median(alone),
+    std::printf("computing %.1f ms by itself, %.1f ms during %zu MB; both done after %.1f ms\n", 1e3 * median(alone),
                 1e3 * median(beside), data.size() >> 18, 1e3 * median(all));
 }
 
-// A barrier is a collective without data: what is left is the comparison of fingerprints.
+// A barrier is a collective without data: only the comparison of fingerprints remains.
 void fingerprints(Engine& engine, int rank, int rounds) {
   constexpr int kCalls = 300;
   std::vector<double> each;
@@ -86,7 +86,8 @@ void fingerprints(Engine& engine, int rank, int rounds) {
     cpu += (cpu_seconds() - before) / kCalls;
   }
   if (rank == 0)
-    std::printf("fingerprints of a collective alone: %.1f us, CPU %.1f us\n", 1e6 * median(each), 1e6 * cpu / rounds);
+    std::printf("only the fingerprints of a collective: %.1f us, CPU %.1f us\n", 1e6 * median(each),
+                1e6 * cpu / rounds);
 }
 
 int work(int rank, int workers, int rounds, const std::string& folder, std::size_t chunk) {

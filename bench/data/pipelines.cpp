@@ -46,8 +46,8 @@ std::vector<std::string> write_records(const Images& images, const std::string& 
 
 std::vector<Pipeline> lockstep_pipelines(const Images& images, const std::string& folder) {
   const auto memory = data::from_tensor_slices(images).shuffle(10'000);
-  // The function owns its row and may write into it. LibTorch turns every number into a tensor, so make these tensors
-  // once.
+  // The function owns its row and may write into it. LibTorch converts every number to a tensor, so create these
+  // tensors once.
   const auto mapped = memory.map(
       [scale = at::scalar_tensor(255.0f), shift = at::scalar_tensor(0.5f)](Images row) {
         row.image.div_(scale).sub_(shift);

@@ -14,8 +14,9 @@
 #include "lockstep/lockstep.h"
 #include "lockstep/nn/cuda/segment_kernels.h"
 
-// Steps of AdamW on one GPU: a plain LibTorch loop beside Lockstep with 1, 2 and 4 replicas, captured and not, in turns; a pipeline that copies
-// its batches to the GPU; and the bandwidth of the kernels. bench/peers has the same networks for PyTorch.
+// Steps of AdamW on one GPU: a plain LibTorch loop and Lockstep with 1, 2 and 4 replicas, captured and not, in turns; a
+// pipeline that copies its batches to the GPU; and the bandwidth of the kernels. bench/peers has the same networks for
+// PyTorch.
 namespace lockstep::bench {
 namespace {
 
@@ -34,7 +35,7 @@ double milliseconds_of(const Step& step, int steps) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() / steps;
 }
 
-/// The middle one, and the range of the middle half.
+/// The median, and the range of the middle half.
 struct Spread {
   explicit Spread(std::vector<double> values) {
     std::sort(values.begin(), values.end());
@@ -52,7 +53,7 @@ torch::Tensor losses_of(const torch::Tensor& logits, const torch::Tensor& labels
 
 MirroredOptions on_gpu(int replicas) { return {.devices = replicas == 1 ? gpus(1) : logical_gpus(replicas)}; }
 
-/// A layer as PyTorch's TransformerEncoderLayer, which has fused attention where LibTorch's has not.
+/// A layer like PyTorch's TransformerEncoderLayer, with the fused attention that LibTorch's lacks.
 struct EncoderLayerImpl : torch::nn::Module {
   static constexpr std::int64_t kWidth = 512, kHeads = 8;
   static constexpr double kDropout = 0.1;
@@ -149,7 +150,7 @@ void compare_steps(const std::string& name, std::int64_t rows) {
   std::fflush(stdout);
 }
 
-/// Steps with batches that are copied from the host, beside steps with the same batches on the GPU.
+/// Steps with batches that are copied from the host, and steps with the same batches on the GPU.
 void compare_input(int replicas) {
   constexpr std::int64_t kRows = 4096, kSteps = 48, kFirst = 8;  // the first steps are not measured
   MirroredStrategy strategy(on_gpu(replicas));

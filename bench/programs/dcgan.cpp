@@ -1,4 +1,4 @@
-// The DCGAN of LibTorch's examples: transposed convolutions paint images of 28 x 28, two optimizers.
+// The DCGAN of LibTorch's examples: transposed convolutions generate images of 28 x 28, two optimizers.
 
 #include "one_network.h"
 
@@ -33,7 +33,7 @@ torch::optim::AdamOptions optimizer_options() { return torch::optim::AdamOptions
 
 Rows made_rows() { return {torch::rand({5'000, 1, 28, 28}) * 2 - 1, torch::zeros({5'000}, torch::kLong)}; }
 
-/// How far the verdicts are from `answer`, for each row.
+/// The loss of each row's logit for `answer`.
 torch::Tensor verdict_losses(const torch::Tensor& verdicts, double answer) {
   const auto flat = verdicts.flatten();
   return torch::binary_cross_entropy(flat, torch::full_like(flat, answer), {}, torch::Reduction::None);

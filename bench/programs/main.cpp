@@ -3,7 +3,8 @@
 //   lockstep_bench_programs mnist --replicas 2
 //   lockstep_bench_programs mnist --plain --threads 8 --batch 32
 //
-// With --serve it reads numbers of steps and measures each as it arrives, so that programs can take turns (speedups.py).
+// With --serve it reads numbers of steps and measures each as it arrives, so that programs can take turns
+// (speedups.py).
 
 #include <lockstep/lockstep.h>
 

@@ -55,7 +55,7 @@ class EndlessLoader {
   std::optional<decltype(std::declval<Loader&>().begin())> place_;
 };
 
-/// How many times a call of the step computes.
+/// How often a call of the step computes.
 inline int repetitions(Part part) { return part == Part::Apart ? 10 : 1; }
 
 template <class Dataset>

@@ -7,7 +7,7 @@
 
 namespace lockstep::bench {
 
-/// What of a step is done, to see where its time goes.
+/// Which part of a step runs, to see where its time goes.
 enum class Part {
   All,
   WithoutInput,  ///< always the same batch
@@ -16,7 +16,7 @@ enum class Part {
 };
 
 struct ProgramOptions {
-  std::int64_t batch = 0;       ///< rows of all replicas; 0: what the program is usually run with
+  std::int64_t batch = 0;       ///< rows of all replicas; 0: the program's usual batch
   int replicas = 0;             ///< 0: plain LibTorch
   int threads = 0;              ///< the plain program uses; 0: all cores
   bool keep_memory = false;     ///< in the plain program, as Lockstep does

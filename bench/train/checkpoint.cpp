@@ -1,9 +1,10 @@
-// What a checkpoint costs a training: how late the step is that takes the snapshot, how long steps take while it is written, and
-// how long it takes to load.
+// The cost of a checkpoint for a training: the delay of the step that takes the snapshot, the duration of steps while
+// it is written, and the time to load it.
 //
 //   lockstep_bench_checkpoint [MB] [--folder DIR] [--device gpu] [--rounds N]
 //
-// Copies and snapshots are compared by their fastest, steps by their medians. Goals: the step is late by at most 1.2 times a copy of the state in memory, and steps meanwhile take at most 1.05 of the usual.
+// Copies and snapshots are compared by their fastest, steps by their medians. Goals: the step is delayed by at most 1.2
+// times a copy of the state in memory, and steps meanwhile take at most 1.05 times the usual.
 
 #include <lockstep/lockstep.h>
 #include <lockstep/train.h>
@@ -77,7 +78,7 @@ class Training {
         device_(options.device == "gpu" ? torch::kCUDA : torch::kCPU),
         rows_(torch::randn({64, kWidth}).to(device_)) {}
 
-  /// Waits for the device, as a loop does that shows its loss.
+  /// Waits for the device, like a loop that shows its loss.
   double step() {
     const auto start = Clock::now();
     const auto losses = strategy_.run([&] {
@@ -109,7 +110,7 @@ void measure(const Options& options) {
   constexpr int kSteps = 15;
   Training training(options);
   for (int k = 0; k < 3; ++k) training.step();
-  const auto saving = std::make_unique<ls::train::CheckpointOptions>();  // g++ 12 warns wrongly of one on the stack
+  const auto saving = std::make_unique<ls::train::CheckpointOptions>();  // g++ 12 wrongly warns about one on the stack
   ls::train::CheckpointManager manager(options.folder, *saving);
   std::vector<double> copies, late, usual, meanwhile, writing, loading, ratios;
   double bytes = 0;
@@ -127,7 +128,7 @@ void measure(const Options& options) {
     while (manager.is_busy()) during.push_back(training.step());
     writing.push_back(seconds_since(start));
     manager.wait();
-    for (int k = 0; k < kSteps; ++k) before.push_back(training.step());  // the machine may be slower now than it was
+    for (int k = 0; k < kSteps; ++k) before.push_back(training.step());  // the machine may be slower now than before
     usual.push_back(median(before));
     meanwhile.push_back(median(during));
     ratios.push_back(meanwhile.back() / usual.back());

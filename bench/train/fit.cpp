@@ -1,10 +1,11 @@
-// What `fit` costs over a loop by hand: with a progress bar, three metrics and a CSV file.
+// The overhead of `fit` over a handwritten loop: with a progress bar, three metrics and a CSV file.
 //
 //   lockstep_bench_fit              a step of about 5 ms and an empty one
 //   lockstep_bench_fit --rounds 31  more turns
 //
-// The two loops take turns on the same batches. Each line has the medians of both, for one step, by the clock and by the processor time of
-// the thread that trains, which other programs on the machine disturb less; and the median of the turns' ratios and differences.
+// The two loops take turns on the same batches. Each line has the medians of both, per step, by the clock and by the
+// processor time of the training thread, which other programs on the machine disturb less; and the median of the turns'
+// ratios and differences.
 
 #include <lockstep/lockstep.h>
 #include <lockstep/train.h>
@@ -41,7 +42,7 @@ double thread_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// Of one step.
+/// Per step.
 Seconds measured(int steps, const std::function<void()>& loop) {
   const auto start = std::chrono::steady_clock::now();
   const double thread_start = thread_seconds();
@@ -117,7 +118,7 @@ struct Program {
   std::string csv = (std::filesystem::temp_directory_path() / "lockstep_bench_fit.csv").string();
 };
 
-/// After one turn that is not counted.
+/// After one uncounted turn.
 void compare(const char* name, int rounds, int steps, const std::function<void()>& by_hand,
              const std::function<void()>& by_fit) {
   std::vector<Seconds> hand, fit;

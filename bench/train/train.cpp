@@ -3,8 +3,8 @@
 //   lockstep_bench_train mlp --batch 256 --plain
 //   lockstep_bench_train cnn --batch 256 --replicas 2 --channels-last
 //
-// With --cluster it is one worker of those that TF_CONFIG names, each with R replicas, which train together; --alone-first then
-// also measures the steps that each worker takes by itself at the same time. Worker 0 prints.
+// With --cluster it is one worker of the cluster in TF_CONFIG, each with R replicas, which train together;
+// --alone-first then also measures the steps that each worker takes by itself at the same time. Worker 0 prints.
 //
 // Prints one JSON line per measurement. With --serve it reads numbers of steps from its input and measures each as it
 // arrives, so that several programs can take turns (bench/train/compare.py).
@@ -136,7 +136,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// How long a step takes until there are enough gradients to be worth sending.
+/// The time of a step until there are enough gradients to be worth sending.
 struct FirstGradients {
   static constexpr std::size_t kBytes = 1 << 20;
   std::chrono::steady_clock::time_point start = {};
@@ -185,7 +185,7 @@ double median(std::vector<double> seconds) {
   return *middle;
 }
 
-/// Seconds of the middle one of `steps` steps.
+/// Seconds of the median of `steps` steps.
 double median_step(const Step& step, int steps) {
   std::vector<double> seconds;
   for (int k = 0; k < steps + 3; ++k) {
@@ -196,11 +196,11 @@ double median_step(const Step& step, int steps) {
   return median(seconds);
 }
 
-/// One worker of several. The first reads how many steps to take, and passes it on.
+/// One worker of several. The first reads the number of steps, and passes it on.
 void train_together(const Options& options) {
   auto strategy = make_strategy(options);
   if (options.alone_first) {
-    // The share of the batch that one replica gets, on as many threads, by every worker at the same time.
+    // One replica's share of the batch, on as many threads, on every worker at the same time.
     Options alone = options;
     alone.cluster = false;
     alone.batch = options.batch / strategy->num_workers();

@@ -1,5 +1,4 @@
-// Takes one walk through the library again and again, for scripts/walks to see under callgrind: the steps that warm it up are
-// not seen.
+// Repeats one walk through the library, for scripts/walks to watch under callgrind, which skips the warm-up steps.
 //
 //   walk_program gradient | adam | run | row
 
@@ -26,7 +25,7 @@ constexpr int kWarmUp = 20;
 constexpr int kSteps = 10;
 constexpr std::int64_t kRows = 8;
 
-/// From here on every thread is seen.
+/// From here on every thread is measured.
 void start_watching() { CALLGRIND_START_INSTRUMENTATION; }
 
 void stop_watching() { CALLGRIND_STOP_INSTRUMENTATION; }
@@ -35,13 +34,13 @@ torch::nn::Sequential make_net() {
   return torch::nn::Sequential(torch::nn::Linear(2, 8), torch::nn::Tanh(), torch::nn::Linear(8, 1));
 }
 
-/// What every training program has.
+/// The common parts of training programs.
 template <class Optimizer>
 struct Training {
   template <class Options>
   explicit Training(const Options& options) : optimizer(strategy.make_optimizer<Optimizer>(net, options)) {}
 
-  /// `see` goes around what is counted of a step.
+  /// `see` encloses the measured part of a step.
   template <class See>
   void step(const See& see) {
     strategy.run([&] {
@@ -59,7 +58,7 @@ struct Training {
   at::Tensor x = at::linspace(-1, 1, 2 * kRows).reshape({kRows, 2});
 };
 
-/// Backward, the meeting and the update; not the run around them and not the loss.
+/// Backward, the meeting and the update; without the run around them and the loss.
 template <class Optimizer>
 void walk_of_a_gradient(Training<Optimizer> training) {
   training.warm_up();

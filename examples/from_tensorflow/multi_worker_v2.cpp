@@ -1,5 +1,5 @@
-// A custom training loop of TensorFlow 2.0 with MultiWorkerMirroredStrategy, beside the same loop in Lockstep's main API. Alone it
-// is one worker; `lockstep run -n 2` starts two.
+// A custom training loop of TensorFlow 2.0 with MultiWorkerMirroredStrategy, next to the same loop in Lockstep's main
+// API. Run directly it is one worker; `lockstep run -n 2` starts two.
 
 #include <lockstep/compat.h>
 #include <lockstep/lockstep.h>

@@ -1,4 +1,4 @@
-// A tower program of TensorFlow 1.11, with several steps per call, beside the same program in Lockstep's main API.
+// A tower program of TensorFlow 1.11, with several steps per call, next to the same program in Lockstep's main API.
 //
 //   with strategy.scope(): ...                                     # 1.11
 //   iterator = strategy.distribute_dataset(input_fn).make_one_shot_iterator()

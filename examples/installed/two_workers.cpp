@@ -9,7 +9,7 @@
 
 int main(int argc, char**) {
   lockstep::MultiWorkerOptions options;
-  if (argc > 1) options.communication.implementation = lockstep::Implementation::Ring;  // which loads Gloo
+  if (argc > 1) options.communication.implementation = lockstep::Implementation::Ring;  // loads Gloo
   lockstep::MultiWorkerMirroredStrategy strategy(options);
   const auto ids =
       strategy.run([] { return at::full({}, lockstep::get_replica_context().replica_id_in_sync_group() + 1); });

@@ -4,11 +4,11 @@
 
 namespace lockstep {
 
-/// How many cores this thread may use: those that `taskset`, a batch system or a container leave it, at least 1.
-/// std::thread::hardware_concurrency() counts all that the machine has.
+/// How many cores this thread may use, at least 1: those allowed by `taskset`, a batch system or a container.
+/// std::thread::hardware_concurrency() counts all cores of the machine.
 int usable_cores();
 
-/// As many of `cores` as the control group of this process lets it use.
+/// Limits `cores` to the quota of this process's control group.
 int within_quota(int cores);
 
 /// `allowed` cores under a control group's `cpu.max` ("max 100000", or "150000 100000" for one and a half cores).

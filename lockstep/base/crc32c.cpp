@@ -22,7 +22,7 @@ std::uint64_t load_word(const char* from) {
   return word;
 }
 
-// kTables[k][b]: what byte b does to the checksum after k more bytes of zero.
+// kTables[k][b]: the effect of byte b on the checksum after k more zero bytes.
 using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
 
 constexpr Tables make_tables() {
@@ -44,7 +44,7 @@ constexpr Tables make_tables() {
 constexpr Tables kTables = make_tables();
 
 // The instructions as assembly: the rest of the file is compiled for any processor of the architecture, and the call is
-// made only after the processor was asked.
+// only made after checking the processor.
 #if defined(__aarch64__)
 #define LOCKSTEP_CRC32C_INSTRUCTION 1
 std::uint32_t add_word(std::uint32_t crc, std::uint64_t word) {
@@ -77,11 +77,11 @@ bool ask_processor() { return __builtin_cpu_supports("sse4.2") != 0; }
 
 #ifdef LOCKSTEP_CRC32C_INSTRUCTION
 
-// The instruction takes a few cycles but a new one can start in every cycle: three neighbouring lanes are summed side
-// by side and put together afterwards.
+// The instruction takes a few cycles but a new one can start in every cycle: three neighbouring lanes are summed in
+// parallel and then combined.
 constexpr std::size_t kLane = 512;
 
-// What kLane bytes of zero make of a checksum, by its four bytes.
+// The effect of kLane zero bytes on a checksum, by its four bytes.
 using LaneShift = std::array<std::array<std::uint32_t, 256>, 4>;
 
 LaneShift make_lane_shift() {

@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-/// Owns a descriptor of the system (a file, a socket, a pipe) and closes it when it goes.
+/// Owns a file descriptor (a file, a socket, a pipe) and closes it on destruction.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -21,10 +21,11 @@ class Descriptor {
   ~Descriptor() { close(); }
 
   explicit operator bool() const { return number_ >= 0; }
+  /// The system's number for it; -1 if there is none.
   int get() const { return number_; }
   /// Gives up the descriptor without closing it.
   int release() { return std::exchange(number_, -1); }
-  /// The error number of the system, 0 if all went well or it was closed before.
+  /// Returns the system's error number, 0 on success or if it was already closed.
   int close() { return number_ >= 0 && ::close(std::exchange(number_, -1)) != 0 ? errno : 0; }
 
  private:

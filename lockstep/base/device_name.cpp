@@ -99,7 +99,7 @@ void read_attribute(DeviceName& device, std::string_view attribute, std::string_
     if (parts.size() == 2) device.index = parse_index(parts[1], name);
   } else if (parts.size() == 3 && key == "device") {
     if (parts[1].empty()) refuse("the device type of a device name is empty", name);
-    // Other types keep their spelling: whether it is acceptable is for canonicalize to say.
+    // Other types keep their spelling: canonicalize decides whether it is acceptable.
     const std::string named = known_by_its_name(upper(parts[1]));
     set_type(device, named == "CPU" || named == "GPU" ? named : std::string(parts[1]), name);
     device.index = parse_index(parts[2], name);

@@ -71,12 +71,12 @@ Error error_from(const std::string& bytes) {
   const auto number_in = [](const std::string& digits) {
     return static_cast<int>(std::strtol(digits.c_str(), nullptr, 10));
   };
-  const VocabularyScope as_it_is({});  // it was put into words where it was made
+  const VocabularyScope as_it_is({});  // its words were chosen when it was made
   return {static_cast<Code>(number_in(code)), number_in(number), {what, where, seen, help}};
 }
 
 Error::Error(Code code, int number, ErrorText text) : code_(code), number_(number), text_(std::move(text)) {
-  const bool is_own = !explain(number).empty();  // else it is the program's, in its own words
+  const bool is_own = !explain(number).empty();  // otherwise it is the program's, in its own words
   for (std::string* part : {&text_.what, &text_.where, &text_.seen, &text_.help})
     if (is_own) *part = in_words_here(std::move(*part));
   format();

@@ -9,15 +9,15 @@
 
 namespace lockstep {
 
-/// What kind of failure an error is; the usual set, so that programs can decide what to do about it.
+/// The category of an error; the usual set, so that programs can decide how to react.
 enum class Code {
   InvalidArgument,     ///< the value, shape, structure or name given is wrong
-  FailedPrecondition,  ///< the call is right but not here or not now (wrong context, wrong order)
+  FailedPrecondition,  ///< the call is valid, but not here or not now (wrong context, wrong order)
   OutOfRange,          ///< past the end
   NotFound,
   AlreadyExists,
   Unavailable,       ///< a peer is gone
-  DeadlineExceeded,  ///< a wait ran into its deadline
+  DeadlineExceeded,  ///< a wait reached its deadline
   DataLoss,          ///< a file or memory is corrupt
   ResourceExhausted,
   Cancelled,
@@ -32,7 +32,7 @@ struct ErrorText {
   std::string what = {};   ///< what went wrong
   std::string where = {};  ///< which replica, step, operation
   std::string seen = {};   ///< the evidence: values, shapes, times
-  std::string help = {};   ///< what to do about it
+  std::string help = {};   ///< how to fix it
 };
 
 /// Base of every exception that Lockstep throws. `what()` prints as one block:
@@ -41,18 +41,19 @@ struct ErrorText {
 ///       where: reduce, on replica 1
 ///       help:  call strategy.reduce outside of the function given to run
 ///
-/// The number identifies the kind of error and never changes; `explain(number)` describes it in detail. The text is in the
-/// words of the API that the error is made in (base/vocabulary.h).
+/// The number identifies the kind of error and never changes; `explain(number)` describes it in detail. The text uses
+/// the terms of the API that raises the error (base/vocabulary.h).
 class LOCKSTEP_EXPORT Error : public std::exception {
  public:
   Error(Code code, int number, ErrorText text);
 
   const char* what() const noexcept override { return message_.c_str(); }
+  /// The kind of failure, its number for `explain`, and the parts of the message.
   Code code() const noexcept { return code_; }
   int number() const noexcept { return number_; }
   const ErrorText& text() const noexcept { return text_; }
 
-  /// Adds a place to `where`; used while an error travels upwards ("on replica 1").
+  /// Adds a place to `where`; used while an error propagates ("on replica 1").
   void add_where(const std::string& place);
 
   /// Throws a copy with its most derived type.
@@ -82,18 +83,18 @@ class TypedError : public Error {
     using TypedError::TypedError;                                                  \
   }
 
-LOCKSTEP_ERROR_TYPE(InvalidArgument);
-LOCKSTEP_ERROR_TYPE(FailedPrecondition);
-LOCKSTEP_ERROR_TYPE(OutOfRange);
-LOCKSTEP_ERROR_TYPE(NotFound);
-LOCKSTEP_ERROR_TYPE(AlreadyExists);
-LOCKSTEP_ERROR_TYPE(Unavailable);
-LOCKSTEP_ERROR_TYPE(DeadlineExceeded);
-LOCKSTEP_ERROR_TYPE(DataLoss);
-LOCKSTEP_ERROR_TYPE(ResourceExhausted);
-LOCKSTEP_ERROR_TYPE(Cancelled);
-LOCKSTEP_ERROR_TYPE(Unimplemented);
-LOCKSTEP_ERROR_TYPE(Internal);
+LOCKSTEP_ERROR_TYPE(InvalidArgument);     ///< a value, shape, structure or name is wrong
+LOCKSTEP_ERROR_TYPE(FailedPrecondition);  ///< a call in the wrong context or order
+LOCKSTEP_ERROR_TYPE(OutOfRange);          ///< past the end
+LOCKSTEP_ERROR_TYPE(NotFound);            ///< a file, tensor or name does not exist
+LOCKSTEP_ERROR_TYPE(AlreadyExists);       ///< something with this name exists
+LOCKSTEP_ERROR_TYPE(Unavailable);         ///< a peer is gone
+LOCKSTEP_ERROR_TYPE(DeadlineExceeded);    ///< a wait ran into its deadline
+LOCKSTEP_ERROR_TYPE(DataLoss);            ///< a file or memory is corrupt
+LOCKSTEP_ERROR_TYPE(ResourceExhausted);   ///< no memory, disk space or thread is left
+LOCKSTEP_ERROR_TYPE(Cancelled);           ///< stopped before it was done
+LOCKSTEP_ERROR_TYPE(Unimplemented);       ///< a feature that does not exist here
+LOCKSTEP_ERROR_TYPE(Internal);            ///< a bug in Lockstep
 
 #undef LOCKSTEP_ERROR_TYPE
 
@@ -112,7 +113,7 @@ inline constexpr int kDifferentClusters = 108;    ///< workers have different de
 inline constexpr int kDifferentPrograms = 109;    ///< workers run different programs, models or optimizers
 inline constexpr int kCollectiveMismatch = 110;   ///< workers called different collectives
 inline constexpr int kJobKey = 111;               ///< the job key is missing, unreadable or does not match
-inline constexpr int kStranger = 112;             ///< bytes at a port that no worker of this job sent
+inline constexpr int kStranger = 112;             ///< bytes at a port that did not come from a worker of this job
 inline constexpr int kPeerFailed = 113;           ///< the program of another worker failed
 inline constexpr int kEngineLoad = 114;           ///< the data engine between workers cannot be loaded
 inline constexpr int kClusterDescription = 115;   ///< TF_CONFIG or another description of the cluster is wrong
@@ -137,24 +138,24 @@ inline constexpr int kVariableMode = 401;         ///< synchronization or aggreg
 inline constexpr int kVariableAssign = 402;       ///< this assignment is not possible
 inline constexpr int kVariableName = 403;         ///< replicas created different variables
 inline constexpr int kWrongModule = 501;          ///< a model is used in a way that replicas cannot share
-inline constexpr int kOptimizer = 502;            ///< an optimizer cannot do this, or not now
+inline constexpr int kOptimizer = 502;            ///< not possible with this optimizer, or not now
 inline constexpr int kTornWeights = 503;          ///< an update failed half-way
 inline constexpr int kNotFinite = 504;            ///< NaN or infinity in a gradient or loss
-inline constexpr int kDrift = 505;                ///< replicas hold different weights, buffers or optimizer state
-inline constexpr int kSavedState = 520;           ///< a saved file or a snapshot does not fit what it is loaded into
+inline constexpr int kDrift = 505;                ///< weights, buffers or optimizer state differ between replicas
+inline constexpr int kSavedState = 520;           ///< a saved file or a snapshot does not fit its target
 inline constexpr int kFile = 601;                 ///< a file cannot be opened, read or written
 inline constexpr int kNoFiles = 602;              ///< no file has a name like this
 inline constexpr int kCompression = 603;          ///< compressed bytes are damaged
 inline constexpr int kRecord = 604;               ///< a record of a file is damaged or cut off
 inline constexpr int kExample = 605;              ///< bytes are not a valid tf.train.Example
-inline constexpr int kFeature = 606;              ///< an Example does not have the features asked for
-inline constexpr int kNpy = 607;                  ///< an npy file is damaged, or of a kind that is not read
+inline constexpr int kFeature = 606;              ///< an Example lacks requested features
+inline constexpr int kNpy = 607;                  ///< an npy file is damaged, or of an unsupported kind
 inline constexpr int kCsv = 608;                  ///< a CSV record or field does not fit
-inline constexpr int kSafetensors = 609;          ///< a safetensors file is damaged, or of a kind that is not read
+inline constexpr int kSafetensors = 609;          ///< a safetensors file is damaged, or of an unsupported kind
 inline constexpr int kPosition = 621;             ///< a position in a dataset cannot be saved or restored
-inline constexpr int kCardinality = 622;          ///< a dataset has another number of elements than was promised
+inline constexpr int kCardinality = 622;          ///< a dataset's number of elements differs from the promised one
 inline constexpr int kCacheFile = 623;            ///< the file of a cache does not fit, or is being written
-inline constexpr int kSharding = 651;             ///< a dataset cannot be shared out among workers this way
+inline constexpr int kSharding = 651;             ///< a dataset cannot be divided among workers this way
 inline constexpr int kTooFewElements = 652;       ///< fewer files or elements than workers
 inline constexpr int kNoMoreData = 653;           ///< past the last step of a distributed dataset
 inline constexpr int kSignature = 654;            ///< an argument of run does not match its element_spec

@@ -41,7 +41,7 @@ constexpr std::array kExplanations{
     Explanation{
         errors::kPeerMissing,
         "A job starts when all workers of the cluster are there. Some did not come in time. The message names them and "
-        "says what a connection to them met: refused (nothing runs there yet), no answer (host down, or a firewall), or "
+        "reports the result of connecting to them: refused (nothing runs there yet), no answer (host down, or a firewall), or "
         "a name that is not known. Start the missing workers, or correct their addresses."},
     Explanation{
         errors::kPortInUse,
@@ -51,18 +51,18 @@ constexpr std::array kExplanations{
     Explanation{
         errors::kTaskTaken,
         "Two processes have the same task type and index, so one of them is one too many and another index is probably "
-        "missing. The message says which process holds it and for how long. Give every process its own index."},
+        "missing. The message names the process that holds it and for how long. Give every process its own index."},
     Explanation{
         errors::kDifferentClusters,
         "All workers must describe the cluster in the same way: the same entries in the same order. The message shows the "
-        "lines that differ and between whom. Copy one description to all workers; only the task differs."},
+        "lines that differ and on which workers. Copy one description to all workers; only the task differs."},
     Explanation{
         errors::kDifferentPrograms,
         "Workers compute the same bits only if they run the same program: the same version, seed and threads per replica, "
-        "the same model and the same optimizer. The message shows what differs and between whom."},
+        "the same model and the same optimizer. The message shows what differs and on which workers."},
     Explanation{
         errors::kCollectiveMismatch,
-        "Every worker must make the same collectives in the same order. Workers tell each other what they are about to "
+        "Every worker must make the same collectives in the same order. Workers announce to each other what they are about to "
         "do before any data is used, and here they differ: in the operation, the reduction, the element type, the "
         "shape or the name. No data was used; the job cannot continue. Usual causes: a collective inside an `if` that "
         "depends on the worker, two calls in another order, or a model that differs between workers. The message shows "
@@ -75,7 +75,7 @@ constexpr std::array kExplanations{
         "another authority than the other workers' or made for another host."},
     Explanation{
         errors::kStranger,
-        "Something that is no worker of this job sent bytes to one of its ports: a scanner, another program, or another "
+        "Something other than a worker of this job sent bytes to one of its ports: a scanner, another program, or another "
         "version of Lockstep. It was dropped and the job was not disturbed."},
     Explanation{
         errors::kPeerFailed,
@@ -85,7 +85,7 @@ constexpr std::array kExplanations{
         errors::kEngineLoad,
         "Gloo's ring, which moves tensors between workers if CommunicationOptions ask for it, is a shared library of its "
         "own. It was not found, could not be loaded or belongs to another version. "
-        "Build and install Lockstep with LOCKSTEP_CLUSTER=ON. The library is looked for beside the program, in ../lib seen "
+        "Build and install Lockstep with LOCKSTEP_CLUSTER=ON. The library is searched next to the program, in ../lib seen "
         "from there, and in the lib folder of the Lockstep that the program was linked with; the environment variable "
         "LOCKSTEP_ENGINE names its file if it is elsewhere."},
     Explanation{
@@ -93,8 +93,8 @@ constexpr std::array kExplanations{
         "Every worker reads the description of the whole cluster and which task it is itself, usually from TF_CONFIG: "
         "{\"cluster\": {\"worker\": [\"host0:2222\", \"host1:2222\"]}, \"task\": {\"type\": \"worker\", \"index\": 0}}. The "
         "cluster is the same on all workers, the index is different on each. Jobs are chief (at most one task), worker "
-        "and evaluator (at most one task). The message says which part is wrong. Without TF_CONFIG a program trains on "
-        "this machine alone."},
+        "and evaluator (at most one task). The message names the wrong part. Without TF_CONFIG a program trains on "
+        "this machine."},
     Explanation{
         errors::kSlurm,
         "The Slurm resolver makes the cluster from the variables that srun sets for every task of a step: SLURM_PROCID, "
@@ -105,11 +105,11 @@ constexpr std::array kExplanations{
         errors::kChiefGone,
         "The first worker (the chief) coordinates the job. It died, left before the others, or does not answer. Look at the "
         "chief's log first. If it still runs, the network between it and this worker is cut. A chief that loses the workers of "
-        "all other hosts at once says that it is the one that is cut off."},
+        "all other hosts at once reports that it is cut off itself."},
     Explanation{
         errors::kOldIncarnation,
         "A worker that belongs to an earlier run of the job, or that the job has already given up, came back. It was refused, "
-        "because its weights are not those of the others. Restart the whole job."},
+        "because its weights differ from the others'. Restart the whole job."},
     Explanation{
         errors::kWrongContext,
         "Some calls belong inside the function given to `run` (replica context: all_reduce, merge_call, the replica's "
@@ -164,7 +164,7 @@ constexpr std::array kExplanations{
         "MultiWorkerMirroredStrategy."},
     Explanation{
         errors::kDestination,
-        "The destinations of a reduction say where its result goes: a device name, a list of them, a variable or a "
+        "The destinations of a reduction determine where its result goes: a device name, a list of them, a variable or a "
         "distributed value. The given destinations are empty, unknown, or differ between the values of one batch."},
     Explanation{
         errors::kNotReducible,
@@ -200,12 +200,12 @@ constexpr std::array kExplanations{
     Explanation{
         errors::kOptimizer,
         "The optimizer cannot do this, or cannot do it now: options differ between replicas, a step comes in the "
-        "middle of an accumulation, or a parameter is unknown. The message says which rule was broken. Change options "
+        "middle of an accumulation, or a parameter is unknown. The message names the broken rule. Change options "
         "through the mirrored optimizer, which passes them on to every replica."},
     Explanation{
         errors::kTornWeights,
         "An update failed half-way, so some weights belong to the new step and some to the old one. To continue would "
-        "hide this. Restore the last checkpoint, or make the model and its optimizer again. The first error says why "
+        "hide this. Restore the last checkpoint, or make the model and its optimizer again. The first error explains why "
         "the update failed."},
     Explanation{
         errors::kNotFinite,
@@ -221,7 +221,7 @@ constexpr std::array kExplanations{
     Explanation{
         errors::kSavedState,
         "A file that is being loaded lacks tensors of the model, has others, or has them in another shape or type; or it "
-        "has no state for the optimizer, or that of another class. The message lists all differences, and nothing was "
+        "has no state for the optimizer, or the state of another class. The message lists all differences, and nothing was "
         "changed. Build the model and the optimizer as they were when the file was saved, or pass {.strict = false} to "
         "load what fits."},
     Explanation{
@@ -260,7 +260,7 @@ constexpr std::array kExplanations{
     Explanation{
         errors::kNpy,
         "An npy file is damaged (its header does not strictly describe an array, or the data is shorter or longer "
-        "than the header says), or has elements that cannot be mapped: Python objects, text, dates, records, or "
+        "than the header states), or has elements that cannot be mapped: Python objects, text, dates, records, or "
         "big-endian numbers. Save the array again as plain little-endian numbers."},
     Explanation{
         errors::kCsv,

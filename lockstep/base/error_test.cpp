@@ -155,7 +155,7 @@ TEST(Vocabulary, IsThatOfTheInnermostScopeWhereAnErrorIsMade) {
     EXPECT_EQ(NotFound(7, {.what = "the replica set is down"}).text().what,
               "the replica set is down");  // a program's own
     const Error sent = error_from(to_bytes(Internal(errors::kInternal, {.what = verbatim("a replica")}), 100));
-    EXPECT_EQ(sent.text().what, "a replica");  // in the words of where it was made
+    EXPECT_EQ(sent.text().what, "a replica");  // in the words of the API that made it
     const VocabularyScope main_words({});
     EXPECT_EQ(made().text().what, "a replica");
   }

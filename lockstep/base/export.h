@@ -1,4 +1,4 @@
 #pragma once
 
-/// Marks what the shared library offers; everything else stays hidden.
+/// Marks the exported symbols of the shared library; everything else stays hidden.
 #define LOCKSTEP_EXPORT [[gnu::visibility("default")]]

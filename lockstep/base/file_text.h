@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-/// What a file holds. Nothing if it cannot be read: it is a folder, or of a process in /proc that ends meanwhile. (Iterators
-/// over the stream would throw then.)
+/// The contents of a file. Empty if it cannot be read: it is a folder, or belongs to a process in /proc that ends
+/// meanwhile. (Stream iterators would throw then.)
 inline std::string file_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;

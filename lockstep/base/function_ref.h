@@ -6,10 +6,10 @@
 
 namespace lockstep {
 
+/// A callable that belongs to someone else: two pointers, no allocation. Lives no longer than what it refers to.
 template <class Signature>
 class FunctionRef;
 
-/// A callable that belongs to someone else: two pointers, no allocation. Lives no longer than what it refers to.
 template <class Result, class... Args>
 class FunctionRef<Result(Args...)> {
  public:

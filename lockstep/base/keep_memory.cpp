@@ -13,7 +13,7 @@ void keep_freed_memory() {
   static std::once_flag once;
   std::call_once(once, [] {
 #if defined(__GLIBC__)
-    // A threshold for mapping cannot exceed 32 MB, so mapping is switched off altogether.
+    // The threshold for mapping cannot exceed 32 MB, so mapping is disabled altogether.
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_TOP_PAD, 64 << 20);

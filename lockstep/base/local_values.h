@@ -8,8 +8,8 @@
 
 namespace lockstep::detail {
 
-/// At most one value of each type, default-constructed when first asked for and kept until the end. Finding one takes no lock.
-/// Threads may ask at the same time if `memory` allows it; they get the same value.
+/// At most one value of each type, default-constructed on first access and kept until the end. Finding one takes no
+/// lock. Threads may access it concurrently if `memory` allows it; they get the same value.
 class LocalValues {
  public:
   explicit LocalValues(std::pmr::memory_resource* memory = std::pmr::new_delete_resource()) : memory_(memory) {}

@@ -45,7 +45,7 @@ void write_to_stderr(Severity severity, std::string_view line) {
   const auto name = kSeverityNames[static_cast<std::size_t>(severity)];
   std::string text = line_is_open && ::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "";
   text.append("lockstep: ").append(name).append(": ").append(line).append("\n");
-  // One call, so that lines of several processes on one terminal stay whole.
+  // One call, so that lines of several processes on one terminal do not mix.
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
@@ -69,7 +69,7 @@ void deliver(Severity severity, std::string_view line) {
 void detail::set_line_is_open(bool is_open) noexcept { line_is_open = is_open; }
 
 void set_log_sink(LogSink sink) {
-  // Swapped, so that the old sink is destroyed after the lock is gone.
+  // Swapped, so that the old sink is destroyed after the lock is released.
   const std::lock_guard lock(state().mutex);
   std::swap(state().sink, sink);
 }
@@ -85,7 +85,7 @@ void log(Severity severity, std::string_view line) noexcept {
   try {
     deliver(severity, line);
   } catch (...) {
-    // A sink that fails must not take the training down with it.
+    // A sink that fails must not stop the training.
   }
 }
 

@@ -100,7 +100,7 @@ TEST_F(Logging, FromInsideASinkGoesToStandardError) {
 TEST_F(Logging, CallsTheSinkOneThreadAtATime) {
   constexpr int kThreads = 4;
   constexpr int kLines = 500;
-  collect();  // a vector without a lock of its own: a race here is for the sanitizer to see
+  collect();  // a vector without its own lock: the sanitizer would report a race here
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([] {

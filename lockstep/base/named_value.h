@@ -2,7 +2,7 @@
 
 namespace lockstep {
 
-/// A value of one of Lockstep's enums, for classes that give other names to its values. The two convert into each other.
+/// A value of one of Lockstep's enums, for classes that rename its values. Converts both ways.
 template <class Enum>
 class NamedValue {
  public:

@@ -1,6 +1,6 @@
 #pragma once
 
-// LOCKSTEP_ADDRESS_SANITIZER is defined in builds with AddressSanitizer, which g++ and clang tell in different ways.
+// LOCKSTEP_ADDRESS_SANITIZER is defined in builds with AddressSanitizer, which g++ and clang report in different ways.
 
 #if defined(__SANITIZE_ADDRESS__)
 #define LOCKSTEP_ADDRESS_SANITIZER

@@ -19,7 +19,7 @@ std::string str(const Parts&... parts) {
 /// "1 replica", "2 replicas".
 LOCKSTEP_EXPORT std::string counted(long long count, const std::string& noun);
 
-/// For names that people type: only ASCII letters count as the same in both cases.
+/// For names typed by people: ignores the case of ASCII letters only.
 bool equals_ignoring_case(std::string_view a, std::string_view b);
 
 }  // namespace lockstep

@@ -17,7 +17,8 @@ constexpr char kVerbatim = '\x02', kVerbatimEnd = '\x03';
 bool is_of_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 bool joins_names(char c) { return is_of_name(c) || c == '/' || c == '-' || c == '.'; }
 
-/// Whether the `size` characters at `at` are words, not a part of a name or path. A full stop may end a sentence.
+/// Whether the `size` characters at `at` are words rather than a part of a name or path. A full stop may end a
+/// sentence.
 bool stands_alone(std::string_view text, std::size_t at, std::size_t size) {
   const auto after = text.substr(at + size);
   const bool begins = at == 0 || !is_of_name(text[at]) || !joins_names(text[at - 1]);
@@ -25,7 +26,7 @@ bool stands_alone(std::string_view text, std::size_t at, std::size_t size) {
   return !joins_names(after[0]) || (after[0] == '.' && (after.size() == 1 || !is_of_name(after[1])));
 }
 
-/// How many characters from `at` on stay as they are: 'a name', "the text of a file", or what is marked as verbatim.
+/// How many characters from `at` on are kept: 'a name', "the text of a file", or text marked as verbatim.
 std::size_t quoted_at(std::string_view text, std::size_t at) {
   const char begin = text[at];
   if (begin == kVerbatim) return std::min(text.find(kVerbatimEnd, at), text.size() - 1) - at + 1;

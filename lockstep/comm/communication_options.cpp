@@ -14,8 +14,8 @@ namespace {
 constexpr const char* kImplementations = "use Implementation::Auto, Ring or Nccl (\"auto\", \"ring\" or \"nccl\")";
 
 void say_once_without_effect(Implementation implementation) {
-  static std::atomic<bool> said{false};
-  if (said.exchange(true)) return;
+  static std::atomic<bool> was_logged{false};
+  if (was_logged.exchange(true)) return;
   say_info(str("implementation ", to_string(implementation),
                " has no effect within a process, whose replicas share their memory"));
 }

@@ -16,7 +16,7 @@ namespace {
 
 const LoggedLines log_of_the_program;
 
-/// Why the options are refused.
+/// Why the options are rejected.
 std::string refusal(const CommunicationOptions& options) {
   const SeenError seen = error_of([&] { validated(options); });
   EXPECT_EQ(seen.code, Code::InvalidArgument);
@@ -65,7 +65,7 @@ TEST(CommunicationOptions, OfACallStandAboveThoseOfTheStrategy) {
 TEST(CommunicationOptions, WithoutATimeoutWaitForEver) {
   EXPECT_TRUE(deadline_of({}).is_never());
   EXPECT_TRUE(deadline_of({.timeout_seconds = 0}).is_never());
-  // Between workers, the strategy's limit applies only where none was given.
+  // Between workers, the strategy's limit applies only if none was given.
   EXPECT_TRUE(deadline_of({}).is_default());
   EXPECT_FALSE(deadline_of({.timeout_seconds = 0}).is_default());
   EXPECT_FALSE(deadline_of({.timeout_seconds = 60}).is_default());

@@ -44,13 +44,14 @@ std::string difference(const Statement& a, const Statement& b) {
 std::optional<ErrorText> disagreement(const std::string& what, const std::vector<std::vector<std::string>>& of_workers,
                                       const std::function<std::string(const std::vector<int>&)>& names,
                                       const std::string& help) {
-  const auto groups = group_by_what_they_say(of_workers);
+  const auto groups = group_by_statement(of_workers);
   if (groups.size() < 2) return std::nullopt;
   const auto &most = groups[0], &others = groups[1];
-  return ErrorText{.what = str(what, " of ", names(others.workers), " differs from that of ", names(most.workers)),
-                   .where = str("found when all ", of_workers.size(), " workers compared it"),
-                   .seen = difference({names({most.workers[0]}), most.said}, {names({others.workers[0]}), others.said}),
-                   .help = help};
+  return ErrorText{
+      .what = str(what, " of ", names(others.workers), " differs from that of ", names(most.workers)),
+      .where = str("found when all ", of_workers.size(), " workers compared it"),
+      .seen = difference({names({most.workers[0]}), most.statement}, {names({others.workers[0]}), others.statement}),
+      .help = help};
 }
 
 }  // namespace lockstep

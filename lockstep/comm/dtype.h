@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-/// Element types that travel between replicas; engines that know no torch speak of these.
+/// Element types sent between replicas; engines that do not depend on torch use these.
 enum class Dtype { Bool, UInt8, Int8, Int16, Int32, Int64, Float16, BFloat16, Float32, Float64 };
 
 /// Bytes of one element.

@@ -9,9 +9,9 @@
 
 namespace lockstep::detail {
 
-// Arithmetic on the 16-bit floating types: eight of them are widened to floats, worked on, and narrowed again, which
-// rounds to nearest, ties to even. Written with vector types, because compilers find no vector code for it by
-// themselves; without branches, so that it is fast on any data.
+// Arithmetic on the 16-bit floating types: eight of them are widened to floats, processed, and narrowed again, rounding
+// to nearest, ties to even. Written with vector types, because compilers do not vectorise it by themselves; without
+// branches, so that it is fast on any data.
 
 using Half8 = std::uint16_t __attribute__((vector_size(16)));
 using Float4 = float __attribute__((vector_size(16)));
@@ -40,7 +40,7 @@ struct BFloat16Format {
   }
 
  private:
-  // The result is in the upper half; the lower half is rubbish.
+  // The result is in the upper half; the lower half is garbage.
   static Bits4 rounded(Float4 value) {
     const auto bits = std::bit_cast<Bits4>(value);
     return is_number(bits) ? bits + 0x7fffu + ((bits >> 16) & 1u) : all(0x7fc00000u);
@@ -61,8 +61,8 @@ struct PortableFloat16Format {
  private:
   static Float4 widened(Bits4 half) {
     const Bits4 magnitude = half & 0x7fffu;
-    // Exponent and mantissa move to their new places. The bias goes up by 224 and down by 112 again, so that the
-    // largest exponent becomes infinity or NaN on the way.
+    // Exponent and mantissa move to their new places. Adding 224 to the bias and removing 112 makes the largest
+    // exponent infinity or NaN.
     const Float4 normal = std::bit_cast<Float4>((magnitude << 13) + (224u << 23)) * 0x1p-112f;
     // Below the normal range the mantissa counts units of 2^-24, the last digit of 0.5: subtracting that normalises it.
     const Float4 subnormal = std::bit_cast<Float4>(magnitude | 0x3f000000u) - 0.5f;
@@ -73,7 +73,7 @@ struct PortableFloat16Format {
   static Bits4 narrowed(Float4 value) {
     const auto bits = std::bit_cast<Bits4>(value);
     const Bits4 magnitude = bits & 0x7fffffffu;
-    // Rounding up may carry into the exponent, which is right; from 65520 on all is infinity.
+    // Rounding up may carry into the exponent, which is correct; from 65520 on the result is infinity.
     const Bits4 rounded = ((magnitude + 0x0fffu + ((magnitude >> 13) & 1u)) >> 13) - (112u << 10);
     const Bits4 normal = magnitude < all(0x477ff000u) ? rounded : all(0x7c00u);
     // Adding 0.5 rounds to units of 2^-24, its last digit.
@@ -86,7 +86,7 @@ struct PortableFloat16Format {
 
 #ifdef __aarch64__
 
-/// float16 by the instructions of the CPU.
+/// float16 with the CPU's instructions.
 struct Float16Format {
   static Float8 widen(Half8 halves) {
     const auto both = std::bit_cast<float16x8_t>(halves);

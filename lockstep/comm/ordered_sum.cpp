@@ -12,12 +12,12 @@
 namespace lockstep {
 namespace {
 
-// Work goes block by block: what a block's sum needs next (a partial sum, the division, the copy for another output)
-// finds it in the first-level cache.
+// Work proceeds block by block: the next operation on a block's sum (a partial sum, the division, the copy for another
+// output) finds it in the first-level cache.
 constexpr std::size_t kBlockBytes = 4096;
 
-// What an element is: how it lies in memory (`Stored`), how many the code takes at once (a `Lane`), how lanes are
-// added, and for floating types how they are divided.
+// The properties of an element: its format in memory (`Stored`), how many are processed at once (a `Lane`), how lanes
+// are added, and for floating types how they are divided.
 
 template <class Float>
 struct FloatElement {
@@ -55,7 +55,7 @@ struct HalfElement {
     const auto x = Format::widen(a);
     return Format::narrow({x.a * scale, x.b * scale});
   }
-  // A float has enough digits that rounding twice gives what rounding once would.
+  // A float has enough digits that rounding twice equals rounding once.
   static Lane divide(Lane a, Scale scale) {
     const auto x = Format::widen(a);
     return Format::narrow({x.a / scale, x.b / scale});
@@ -96,7 +96,7 @@ template <class Element, class Function>
 [[gnu::always_inline]] inline void for_each_lane(std::size_t n, const Function& function) {
   constexpr std::size_t kLane = Element::kLane;
   const std::size_t whole = n - n % kLane;
-  // An array that is written is none of those read or exactly one of them: no lane depends on another.
+  // A written array is none of the read ones or exactly one of them: no lane depends on another.
 #ifndef __clang__  // which vectorises the lanes, not this loop
 #pragma GCC ivdep
 #endif
@@ -137,7 +137,7 @@ void sum_in_registers(const void* const* inputs, std::size_t offset, StoredOf<El
 }
 
 // out[0, n) = the tree over elements [offset, offset + n) of the inputs; n is at most a block. Up to eight inputs are
-// added in registers in one pass, more by way of partial sums.
+// added in registers in one pass, more through partial sums.
 template <class Element>
 void sum_block(const void* const* inputs, int count, std::size_t offset, StoredOf<Element>* out, std::size_t n) {
   using Stored = StoredOf<Element>;
@@ -175,8 +175,7 @@ void divide_array(StoredOf<Element>* data, std::size_t n, std::int64_t divisor) 
       store<Element>(data + i, function(load<Element>(data + i, filled)), filled);
     });
   };
-  // The reciprocal of a power of two is exact: the product rounds the same number that the quotient would, and is
-  // faster.
+  // The reciprocal of a power of two is exact: the product rounds like the quotient, and is faster.
   if (std::has_single_bit(static_cast<std::uint64_t>(divisor))) {
     each([reciprocal = 1 / scale](auto lane) { return Element::multiply(lane, reciprocal); });
   } else {

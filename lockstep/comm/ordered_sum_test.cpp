@@ -26,7 +26,7 @@ struct Arrays {
   using Stored = typename Ref::Stored;
   using Array = std::vector<Stored>;
 
-  // `offset` elements in front of each array move it off any alignment.
+  // `offset` elements before each array misalign it.
   Arrays(int count, std::size_t elements, std::size_t offset = 0) : length(elements), shift(offset) {
     std::mt19937_64 random(1);
     for (int k = 0; k < count; ++k) {
@@ -43,7 +43,7 @@ struct Arrays {
     return result;
   }
 
-  // The one order of summation, spelled out once more.
+  // The one order of summation, written out independently.
   Stored tree(int lo, int hi, std::size_t i) {
     if (hi - lo == 1) return data(lo)[i];
     int half = 1;
@@ -160,7 +160,7 @@ TYPED_TEST(OrderedSum, WritesEveryOutputAndNothingBehindIt) {
   const auto expected = arrays.expected();
   const auto mark = static_cast<Stored>(77);
   std::vector<Stored> other(kLength + 16, mark);
-  void* const outputs[] = {other.data(), arrays.data(1), other.data()};  // the same one twice does no harm
+  void* const outputs[] = {other.data(), arrays.data(1), other.data()};  // listing one twice is harmless
   ordered_sum(kDtype, arrays.inputs().data(), 2, outputs, 3, kLength);
   expect_same<kDtype, Stored>({other.data(), kLength}, expected, "a new array");
   expect_same<kDtype, Stored>({arrays.data(1), kLength}, expected, "an input");

@@ -6,7 +6,7 @@
 
 namespace lockstep {
 
-/// How the components of a value become one.
+/// How the components of a value are combined.
 enum class ReduceOp {
   Sum,
   Mean,  ///< the sum divided by the number of components
@@ -14,7 +14,7 @@ enum class ReduceOp {
 
 LOCKSTEP_EXPORT std::string_view to_string(ReduceOp op);  ///< "SUM", "MEAN"
 
-/// Reads "sum" or "mean" in capitals or not.
+/// Parses "sum" or "mean" in any case.
 LOCKSTEP_EXPORT ReduceOp parse_reduce_op(std::string_view name);
 
 }  // namespace lockstep

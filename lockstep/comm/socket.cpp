@@ -43,7 +43,7 @@ bool move_all(int socket, short events, std::size_t size, Deadline deadline, con
   return true;
 }
 
-// Sockets that listen on a port, as /proc shows them among the files of a process.
+// Sockets listening on a port, as /proc shows them among the files of a process.
 std::set<std::string> listeners_on(int port) {
   constexpr unsigned kListens = 0x0A;
   std::set<std::string> sockets;
@@ -119,7 +119,7 @@ Descriptor listen_at(const Address& address) {
   if (all.empty()) return {};
   Descriptor made = socket_for(all.front());
   const int on = 1;
-  // Without this, connections of a job that has just ended would keep the port taken for a minute.
+  // Without this, connections of a job that has just ended would keep the port busy for a minute.
   const bool reuses = made && ::setsockopt(made.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0;
   const bool bound = reuses && ::bind(made.get(), all.front().get(), all.front().size) == 0;
   // Two sockets with that option can both be bound; only one of them can listen.
@@ -127,7 +127,7 @@ Descriptor listen_at(const Address& address) {
 }
 
 Arrival accept_from(int listener) {
-  // Errors of a connection that ended while it waited, and of nothing else.
+  // Only errors of a connection that ended while it waited.
   constexpr std::array kGone{ECONNABORTED, EINTR,        EPROTO,      ENETDOWN, ENOPROTOOPT, EHOSTDOWN,
                              ENONET,       EHOSTUNREACH, ENETUNREACH, EPERM,    ETIMEDOUT};
   Arrival arrival;
@@ -228,7 +228,7 @@ Descriptor hold_port_of_entry(const WorkerEntry& worker) {
                          "host it runs on"});
 }
 
-void drop_strangers(const Descriptor& held) {
+void close_waiting_connections(const Descriptor& held) {
   for (int i = 0; held && i < 1024 && accept_from(held.get()).socket; ++i) {
   }
 }

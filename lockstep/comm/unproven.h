@@ -8,7 +8,7 @@
 
 #include "lockstep/base/deadline.h"
 
-// Connections that have proven nothing yet: how many may wait at a port, and which one is closed when a new one comes.
+// Connections that have not proven anything yet: how many may wait at a port, and which one is closed for a new one.
 namespace lockstep {
 
 /// How many of them a port keeps open.
@@ -22,19 +22,20 @@ struct Places {
   }
 };
 
-/// `hosts`: one entry per worker. Every worker has a place of its own, and each host some for connections that close at once.
+/// `hosts`: one entry per worker. Every worker has its own place, and each host some for connections that close at
+/// once.
 Places places_for(const std::vector<std::string>& hosts);
 
-/// What is known of a connection.
+/// A connection's known properties.
 struct Unproven {
   std::string host = {};  ///< numeric
   Deadline::Clock::time_point since = Deadline::Clock::now();
   bool has_spoken = false;
 };
 
-/// The index of the connection to close so that one more from `host` may stay; nothing if there is room. A flood closes its
-/// own connections: the one to go is of the host that has the most among those that share its places. The silent go first,
-/// then the oldest, since an honest worker sends at once.
+/// The index of the connection to close so that one more from `host` may stay; nothing if there is room. A flood closes
+/// its own connections: the victim is from the host with the most among those that share its places. Silent ones go
+/// first, then the oldest, since an honest worker sends at once.
 template <class Connection>
 std::optional<std::size_t> one_to_close(const std::vector<Connection>& waiting, const std::string& host,
                                         const Places& places) {
@@ -58,7 +59,7 @@ std::optional<std::size_t> one_to_close(const std::vector<Connection>& waiting, 
   return found;
 }
 
-/// Says at most every few seconds how many connections were closed.
+/// Logs at most every few seconds how many connections were closed.
 class ClosedCount {
  public:
   explicit ClosedCount(std::string port) : port_(std::move(port)) {}

@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// From these hosts, in the order in which they came; '!' marks one that has sent something.
+/// From these hosts, in order of arrival; '!' marks one that has sent something.
 std::vector<Unproven> waiting_from(const std::vector<std::string>& hosts) {
   std::vector<Unproven> waiting;
   auto time = Deadline::Clock::time_point{};
@@ -33,9 +33,9 @@ TEST(Unproven, TheOneToCloseIsOfTheHostThatFloods) {
            {{"a"}, "a", {}},
            {{"a", "a"}, "a", 0},
            {{"a!", "a"}, "a", 1},                 // the silent one goes
-           {{"a", "a"}, "b", {}},                 // another host of the cluster has places of its own
+           {{"a", "a"}, "b", {}},                 // another host of the cluster has its own places
            {{"x", "x"}, "a", {}},                 // strangers take none of these
-           {{"a", "a", "b", "b", "b"}, "x", {}},  // and the cluster's hosts none of theirs
+           {{"a", "a", "b", "b", "b"}, "x", {}},  // nor do the cluster's hosts take strangers' places
            {{"x", "y"}, "z", 0},                  // strangers share their places
            {{"y", "x", "x"}, "z", 1},             // the host with the most of them pays
            {{"a", "y", "a", "x!", "x"}, "z", 4},

@@ -10,8 +10,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kInterval(100);
-constexpr milliseconds kAttempt(900);  // after a second the system would send the same question again
-constexpr milliseconds kStall(250);    // this thread did not run: what it did not ask proves nothing
+constexpr milliseconds kAttempt(900);  // after a second the system would retransmit the same probe
+constexpr milliseconds kStall(250);    // this thread was suspended: probes it did not send prove nothing
 
 }  // namespace
 

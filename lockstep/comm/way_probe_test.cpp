@@ -57,7 +57,7 @@ TEST(WayProbe, TakesARefusalForAnAnswer) {
   EXPECT_TRUE(asked_for(probe, 350ms).last_answer);
 }
 
-// The queue of a socket that accepts nothing is full: the system drops what arrives, as a network that is cut does.
+// The queue of a socket that accepts nothing is full: the system drops packets, as a cut network does.
 TEST(WayProbe, NoticesThatNothingComesBackAndThatItIsOver) {
   const Descriptor silent = listen_at({"127.0.0.1", 0});
   ASSERT_EQ(::listen(silent.get(), 0), 0);

@@ -25,7 +25,7 @@ std::shared_ptr<WorkerGroup> join_workers(const WorkerGroupOptions& options) {
          .seen = to_string(options.cluster),
          .help = "build Lockstep with -DLOCKSTEP_CLUSTER=ON, and write find_package(Lockstep COMPONENTS "
                  "cluster) and target_link_libraries(program Lockstep::cluster); or unset TF_CONFIG to "
-                 "train on this machine alone"});
+                 "train only on this machine"});
   }
   return make(options);
 }

@@ -7,17 +7,19 @@
 #include "lockstep/compat/names.h"
 #include "lockstep/strategy/detail/forward.h"
 
-// TensorFlow bundles the arguments of a function: `run(fn, args=(a, b), kwargs={...})`. Here `args` is a std::tuple, and
-// `kwargs` any one structure, which `fn` gets as its last argument: `run(fn, std::tuple{a, b}, Settings{...})`. A pair or
-// tuple as the only argument needs `std::make_tuple(pair)`: C++ takes `std::tuple{pair}` for a copy of the pair.
+// TensorFlow bundles the arguments of a function: `run(fn, args=(a, b), kwargs={...})`. Here `args` is a std::tuple,
+// and `kwargs` any one structure, passed to `fn` as its last argument: `run(fn, std::tuple{a, b}, Settings{...})`. A
+// pair or tuple as the only argument needs `std::make_tuple(pair)`: C++ treats `std::tuple{pair}` as a copy of the
+// pair.
 namespace lockstep::compat {
 
+/// Whether `T` is a tuple of arguments.
 template <class T>
 inline constexpr bool is_arguments_v = false;
 template <class... T>
 inline constexpr bool is_arguments_v<std::tuple<T...>> = true;
 
-/// Nothing, or RunOptions where `run(fn, args, options=...)` leaves out the kwargs.
+/// Nothing, or RunOptions if `run(fn, args, options=...)` omits the kwargs.
 template <class T>
 inline constexpr bool is_no_kwargs_v = std::is_same_v<T, std::nullopt_t> || std::is_same_v<T, names::RunOptions>;
 

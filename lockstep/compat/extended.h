@@ -15,23 +15,26 @@
 
 namespace lockstep::compat {
 
-/// `strategy.extended()` as all pages have it; v1::StrategyExtended adds what only TensorFlow 1 has.
+/// `strategy.extended()` with the names common to all TensorFlow versions; v1::StrategyExtended adds TensorFlow 1's.
 class ExtendedHandle {
  public:
   explicit ExtendedHandle(lockstep::Strategy& core) : core_(core) {}
 
+  /// Runs `fn(args..., kwargs)` on each replica, as `run` does.
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   auto call_for_each_replica(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt) const {
     return call_with([&](const auto&... each) { return own()->run(fn, each...); }, args, kwargs);
   }
 
+  /// Reduces a value to devices, as `StrategyExtended::reduce_to` does.
   template <class T>
   auto reduce_to(names::ReduceOp op, const T& value, const Destinations& destinations,
                  const CommunicationOptions& options = {}) const {
     return own()->extended().reduce_to(op, value, destinations, options);
   }
 
-  using ReducePair = lockstep::StrategyExtended::ReducePair;
+  using ReducePair = lockstep::StrategyExtended::ReducePair;  ///< a value and the devices that its sum goes to
+  /// Reduces several values at once.
   template <class Pair>
   auto batch_reduce_to(names::ReduceOp op, const std::vector<Pair>& value_destination_pairs,
                        const CommunicationOptions& options = {}) const {
@@ -42,8 +45,8 @@ class ExtendedHandle {
     return own()->extended().batch_reduce_to(op, value_destination_pairs, options);
   }
 
-  /// Calls `fn(component, args..., kwargs)` for each local component. `group` as a type, since the result's type depends
-  /// on it: std::false_type{} gives a list with a result per component, anything else a Mirrored.
+  /// Calls `fn(component, args..., kwargs)` for each local component. `group` as a type, since the result's type
+  /// depends on it: std::false_type{} returns a list with a result per component, anything else a Mirrored.
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t, bool kGroup = true>
   auto update(const Variable& var, F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt,
               std::bool_constant<kGroup> = {}) const {
@@ -53,12 +56,13 @@ class ExtendedHandle {
     });
   }
 
+  /// As `StrategyExtended` has them.
   auto colocate_vars_with(const Variable& colocate_with_variable) const {
     return own()->extended().colocate_vars_with(colocate_with_variable);
   }
   bool variable_created_in_scope(const Variable& v) const { return extended().variable_created_in_scope(v); }
 
-  /// The variable that `value` is a component of, otherwise `value` itself.
+  /// The variable of which `value` is a component, otherwise `value` itself.
   std::variant<at::Tensor, Variable> value_container(const at::Tensor& value) const {
     if (const auto variable = extended().value_container(value)) return *variable;
     return value;
@@ -68,6 +72,7 @@ class ExtendedHandle {
     return value;
   }
 
+  /// As `StrategyExtended` has them.
   const Devices& parameter_devices() const { return extended().parameter_devices(); }
   const Devices& worker_devices() const { return extended().worker_devices(); }
   bool experimental_between_graph() const { return extended().experimental_between_graph(); }
@@ -76,7 +81,7 @@ class ExtendedHandle {
   bool should_checkpoint() const { return extended().should_checkpoint(); }
   bool should_save_summary() const { return extended().should_save_summary(); }
 
-  /// As the strategy's own; `session` is ignored, because there are none.
+  /// As in the strategy; `session` is ignored, because there are none.
   template <class T, class Session = std::nullopt_t>
   auto experimental_make_numpy_dataset(T numpy_input, const Session& = std::nullopt) const {
     return own()->make_numpy_dataset(std::move(numpy_input));

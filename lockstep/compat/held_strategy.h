@@ -8,7 +8,7 @@
 
 namespace lockstep::compat {
 
-/// A strategy for the length of an expression, in its own words: `own()->reduce(op, value)`.
+/// A strategy for the length of an expression, in its own terms: `own()->reduce(op, value)`.
 class SpeakingStrategy : lockstep::detail::WordsOf {
  public:
   explicit SpeakingStrategy(Strategy& strategy) : WordsOf(strategy), strategy_(strategy) {}
@@ -18,13 +18,13 @@ class SpeakingStrategy : lockstep::detail::WordsOf {
   Strategy& strategy_;
 };
 
-/// A strategy that may be gone before what refers to it.
+/// A strategy that may be destroyed before the objects that refer to it.
 class LOCKSTEP_EXPORT HeldStrategy {
  public:
   explicit HeldStrategy(const Strategy& strategy);
-  /// Throws if it is gone.
+  /// Throws if it was destroyed.
   Strategy& get() const;
-  /// Also of strategies that are gone.
+  /// Also compares destroyed strategies.
   bool operator==(const HeldStrategy& other) const {
     return !strategy_.owner_before(other.strategy_) && !other.strategy_.owner_before(strategy_);
   }

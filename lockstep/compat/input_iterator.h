@@ -13,12 +13,13 @@
 
 namespace lockstep::compat::names {
 
+/// Throws FailedPrecondition: TensorFlow's iterator of a callable has no `element_spec`.
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_element_spec();
 
-/// TensorFlow 1's iterator, of `make_dataset_iterator` and `make_input_fn_iterator`. A dataset's last step may leave replicas
-/// without rows, which get empty batches; over the batches of an `input_fn` the iterator ends where a replica has none left,
-/// and what the others would still have had is lost, as in TensorFlow. Copies stand for the same pass, as they do in Python:
-/// what `experimental_run_steps_on_iterator` returns has one.
+/// TensorFlow 1's iterator, from `make_dataset_iterator` and `make_input_fn_iterator`. A dataset's last step may leave
+/// replicas without rows, which get empty batches; over the batches of an `input_fn` the iterator ends as soon as a
+/// replica has none left, and the others' remaining ones are lost, as in TensorFlow. Copies refer to the same pass, as
+/// in Python: the result of `experimental_run_steps_on_iterator` contains one.
 template <class T>
 class InputIterator {
  public:
@@ -38,9 +39,9 @@ class InputIterator {
     if (pass_->dataset) pass_->steps.emplace(pass_->dataset->iterator());
   }
 
-  /// What TensorFlow runs in a session.
+  /// TensorFlow runs this in a session.
   void initializer() { initialize(); }
-  /// A dataset has one, a callable has none.
+  /// A dataset has one, a callable does not.
   DistributedSpec element_spec() const {
     if (!pass_->dataset) throw_no_element_spec();
     return pass_->dataset->element_spec();
@@ -68,10 +69,12 @@ class InputIterator {
 
 namespace lockstep::compat {
 
+/// For this API's own code: the steps of a dataset, the context of an input function, and the error for none.
 LOCKSTEP_EXPORT data::DistributedInputPtr dataset_steps(lockstep::Strategy& core, const data::StagePtr& dataset);
 LOCKSTEP_EXPORT InputContext worker_context(lockstep::Strategy& core, names::InputReplicationMode mode);
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_input();
 
+/// Makes an iterator of what `input_fn(context)` returns. For this API's own code.
 template <class F>
 auto input_fn_iterator(lockstep::Strategy& core, F& input_fn, names::InputReplicationMode mode) {
   if constexpr (!std::is_invocable_v<F&, const InputContext&>) {

@@ -24,11 +24,11 @@
 
 namespace lockstep::compat {
 
-/// TensorFlow's names for the calls that errors of the main API point to: those of v1, and those of v2's page.
+/// TensorFlow's names for the calls mentioned in errors of the main API: v1's, and those on v2's page.
 LOCKSTEP_EXPORT Vocabulary v1_words();
 LOCKSTEP_EXPORT Vocabulary v2_words();
 
-/// `f()` in the words of v1, where no strategy is available to choose them.
+/// `f()` in the terms of v1, if no strategy is available to choose them.
 template <class F>
 decltype(auto) in_v1_words(F&& f) {
   const VocabularyScope words(v1_words());
@@ -37,7 +37,7 @@ decltype(auto) in_v1_words(F&& f) {
 
 }  // namespace lockstep::compat
 
-// The small types of TensorFlow's pages. v1 has them all.
+// The small types on TensorFlow's pages. v1 has them all.
 namespace lockstep::compat::names {
 
 using lockstep::CommunicationOptions;
@@ -51,10 +51,10 @@ using lockstep::PerReplica;
 using lockstep::ReductionToOneDevice;
 using lockstep::ValueContext;
 
-/// Python's None, for arguments that may be left open.
+/// Python's None, for optional arguments.
 inline constexpr std::nullopt_t None = std::nullopt;
 
-/// SUM or MEAN; their names are accepted too, in capitals or not: `strategy.reduce("sum", value)`.
+/// SUM or MEAN; their names are accepted too, in any case: `strategy.reduce("sum", value)`.
 class ReduceOp : public NamedValue<lockstep::ReduceOp> {
  public:
   using NamedValue::NamedValue;
@@ -70,7 +70,7 @@ class ReduceOp : public NamedValue<lockstep::ReduceOp> {
 inline constexpr ReduceOp ReduceOp::SUM = lockstep::ReduceOp::Sum;
 inline constexpr ReduceOp ReduceOp::MEAN = lockstep::ReduceOp::Mean;
 
-/// How workers exchange values; also from a name, in capitals or not.
+/// How workers exchange values; also from a name, in any case.
 class CollectiveCommunication : public NamedValue<Implementation> {
  public:
   using NamedValue::NamedValue;
@@ -82,19 +82,19 @@ class CollectiveCommunication : public NamedValue<Implementation> {
 inline constexpr CollectiveCommunication CollectiveCommunication::AUTO = Implementation::Auto;
 inline constexpr CollectiveCommunication CollectiveCommunication::RING = Implementation::Ring;
 inline constexpr CollectiveCommunication CollectiveCommunication::NCCL = Implementation::Nccl;
-using CommunicationImplementation = CollectiveCommunication;
+using CommunicationImplementation = CollectiveCommunication;  ///< later name in TensorFlow
 
-/// Older form of CommunicationOptions, which it converts to.
+/// Older form of CommunicationOptions, convertible to it.
 struct CollectiveHints {
-  std::int64_t bytes_per_pack = 0;
-  std::optional<double> timeout_seconds = {};
+  std::int64_t bytes_per_pack = 0;             ///< as in CommunicationOptions
+  std::optional<double> timeout_seconds = {};  ///< as in CommunicationOptions
 
   operator CommunicationOptions() const {  // NOLINT(google-explicit-constructor)
     return {.bytes_per_pack = bytes_per_pack, .timeout_seconds = timeout_seconds};
   }
 };
 
-/// What an input function makes a pipeline for.
+/// Whether an input function makes a pipeline per worker or per replica.
 class InputReplicationMode : public NamedValue<ReplicationMode> {
  public:
   using NamedValue::NamedValue;
@@ -103,6 +103,7 @@ class InputReplicationMode : public NamedValue<ReplicationMode> {
 inline constexpr InputReplicationMode InputReplicationMode::PER_WORKER = ReplicationMode::PerWorker;
 inline constexpr InputReplicationMode InputReplicationMode::PER_REPLICA = ReplicationMode::PerReplica;
 
+/// How a dataset's files or rows are divided among workers.
 class AutoShardPolicy : public NamedValue<lockstep::AutoShardPolicy> {
  public:
   using NamedValue::NamedValue;
@@ -116,32 +117,32 @@ inline constexpr AutoShardPolicy AutoShardPolicy::OFF = lockstep::AutoShardPolic
 
 /// How workers share the rows of a dataset. Batches are cut into one part per replica in any case.
 struct DistributeOptions {
-  bool auto_shard = true;  ///< TensorFlow 2.0: false is AutoShardPolicy::OFF
-  AutoShardPolicy auto_shard_policy = AutoShardPolicy::AUTO;
+  bool auto_shard = true;                                     ///< TensorFlow 2.0: false is AutoShardPolicy::OFF
+  AutoShardPolicy auto_shard_policy = AutoShardPolicy::AUTO;  ///< which rows each worker gets
 
   operator data::DatasetOptions() const {  // NOLINT(google-explicit-constructor)
     return {.auto_shard_policy = auto_shard ? auto_shard_policy : AutoShardPolicy::OFF};
   }
 };
 
-/// What `tf.data.Options` is for distribution.
+/// The counterpart of `tf.data.Options` for distribution.
 ///
 ///     Options options;
 ///     options.experimental_distribute.auto_shard = false;
 ///     dataset = dataset.with_options(options);
 struct Options {
-  DistributeOptions experimental_distribute = {};
+  DistributeOptions experimental_distribute = {};  ///< how workers share the rows
 
   operator data::DatasetOptions() const { return experimental_distribute; }  // NOLINT(google-explicit-constructor)
 };
 
-/// Options of `run`. Only TPUs use them: they have no effect here.
+/// Options of `run`. They apply only to TPUs and have no effect here.
 struct RunOptions {
-  bool experimental_enable_dynamic_batch_size = true;
-  bool experimental_bucketizing_dynamic_shape = false;
+  bool experimental_enable_dynamic_batch_size = true;   ///< not used: C++ has no graph with static shapes
+  bool experimental_bucketizing_dynamic_shape = false;  ///< not used
 };
 
-/// Along what a reduction runs inside each replica: None, one dimension or several.
+/// The dimensions that a reduction covers inside each replica: None, one or several.
 class Axis : public lockstep::Axis {
  public:
   using lockstep::Axis::Axis;

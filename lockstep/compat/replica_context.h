@@ -15,7 +15,7 @@
 
 namespace lockstep::compat {
 
-/// The replica that is calling, or None. `Handle` is the strategy that merge functions get: v1::Strategy or v2::Strategy.
+/// The calling replica, or None. `Handle` is the strategy passed to merge functions: v1::Strategy or v2::Strategy.
 ///
 ///     if (auto replica = get_replica_context()) replica.all_reduce("mean", loss);
 template <class Handle>
@@ -29,16 +29,19 @@ class ReplicaContextOf {
   /// Lockstep's own; FailedPrecondition if this is None.
   lockstep::ReplicaContext& core() const { return core_ ? *core_ : lockstep::get_replica_context(); }
 
+  /// As `lockstep::ReplicaContext` has them.
   int replica_id_in_sync_group() const { return core().replica_id_in_sync_group(); }
   int num_replicas_in_sync() const { return core().num_replicas_in_sync(); }
   Handle strategy() const { return Handle(core().strategy()); }
   std::vector<std::string> devices() const { return {core().device_name()}; }
 
+  /// Reduces a value over all replicas, as `lockstep::ReplicaContext` does.
   template <class T>
   auto all_reduce(names::ReduceOp op, const T& value, const CommunicationOptions& options = {},
                   const std::source_location& where = std::source_location::current()) const {
     return core().all_reduce(op, value, options, where);
   }
+  /// Concatenates the replicas' values along `axis`.
   template <class T>
   auto all_gather(const T& value, std::int64_t axis, const CommunicationOptions& options = {},
                   const std::source_location& where = std::source_location::current()) const {

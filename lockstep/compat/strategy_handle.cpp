@@ -15,7 +15,7 @@ namespace {
 
 using Word = std::pair<std::string_view, std::string_view>;
 
-/// What both pages call things.
+/// The terms of both pages.
 constexpr Word kWordsOfBoth[] = {
     {"loop over the dataset, or use get_next_as_optional",
      "stop at lockstep::OutOfRange, or call initialize() to start again"},
@@ -46,7 +46,7 @@ constexpr Word kWordsOfV1[] = {
     {"what run or values_from_function returned",
      "what experimental_distribute_values_from_function or a run returned"}};
 
-/// Its page has neither run nor values_from_function, and an axis must be given to reduce.
+/// Its page has neither run nor values_from_function, and reduce requires an axis.
 constexpr Word kWordsOfV2[] = {
     {"=run", "experimental_run_v2"},
     {"run was called", "experimental_run_v2 was called"},
@@ -71,7 +71,8 @@ constexpr auto joined(const Word (&first)[kFirst], const Word (&second)[kSecond]
   return all;
 }
 
-/// The scope that experimental_set_strategy has opened on this thread. It keeps the strategy: the program may have let go of it.
+/// The scope opened by experimental_set_strategy on this thread. It keeps the strategy alive: the program may have
+/// released it.
 struct OpenedScope {
   std::optional<StrategyHandle> strategy;
   std::optional<Scope> scope;
@@ -84,7 +85,7 @@ void replace_scope(std::optional<StrategyHandle> strategy) {
     throw FailedPrecondition(errors::kWrongContext,
                              {.what = "experimental_set_strategy was called inside a scope or a replica function",
                               .where = "experimental_set_strategy",
-                              .help = "call it where no strategy.scope() is open; inside of one the strategy is set"});
+                              .help = "call it outside of strategy.scope(); inside of one the strategy is set"});
   }
   opened.scope.reset();
   opened.strategy = std::move(strategy);

@@ -14,21 +14,23 @@
 
 namespace lockstep::compat {
 
-/// What the strategies of all pages have in common: TensorFlow's names for calls of one of Lockstep's strategies.
-/// Copies stand for the same strategy, as they do in Python.
+/// Shared by the strategies of all pages: TensorFlow's names for calls of one of Lockstep's strategies. Copies refer to
+/// the same strategy, as in Python.
 class LOCKSTEP_EXPORT StrategyHandle {
  public:
   StrategyHandle(const StrategyHandle&) = default;  // and no move, which would leave one without a strategy
   StrategyHandle& operator=(const StrategyHandle&) = default;
 
-  /// Lockstep's own strategy, for what TensorFlow has no name for: `strategy.core().make<Net>()`, `make_optimizer`.
+  /// Lockstep's own strategy, for operations without a TensorFlow name: `strategy.core().make<Net>()`,
+  /// `make_optimizer`.
   lockstep::Strategy& core() const { return held_.get(); }
   bool operator==(const StrategyHandle& other) const { return held_ == other.held_; }
 
+  /// As `lockstep::Strategy` has them.
   int num_replicas_in_sync() const { return core().num_replicas_in_sync(); }
   Scope scope() const { return own()->scope(); }
 
-  /// Workers share files or rows as in TensorFlow, and nothing with auto-sharding off, unlike by `core().distribute`.
+  /// Workers share files or rows as in TensorFlow, or nothing with auto-sharding off, unlike `core().distribute`.
   template <class T>
   DistributedDataset<T> experimental_distribute_dataset(const data::Dataset<T>& dataset) const {
     return own()->distribute(dataset, {.assignment = Assignment::TensorFlow});
@@ -44,7 +46,7 @@ class LOCKSTEP_EXPORT StrategyHandle {
 
  protected:
   StrategyHandle(std::shared_ptr<lockstep::Strategy> core, Vocabulary words);
-  /// One that does not keep its strategy alive, and throws once it is gone.
+  /// A handle that does not keep its strategy alive, and throws once it is destroyed.
   explicit StrategyHandle(lockstep::Strategy& core) : held_(core) {}
 
   SpeakingStrategy own() const { return SpeakingStrategy(core()); }
@@ -59,26 +61,26 @@ class LOCKSTEP_EXPORT StrategyHandle {
   HeldStrategy held_;
 };
 
-/// The replicas of several processes; the cluster is that of TF_CONFIG unless a resolver is given. Not strict: strict
-/// strategies of several workers refuse ONLY_FIRST_REPLICA, which TensorFlow takes.
+/// The replicas of several processes; the cluster comes from TF_CONFIG unless a resolver is given. Not strict: strict
+/// strategies of several workers reject ONLY_FIRST_REPLICA, which TensorFlow accepts.
 template <class Base>
 class MultiWorkerStrategyOf : public Base {
  public:
-  using Communication = names::CollectiveCommunication;
+  using Communication = names::CollectiveCommunication;  ///< how workers communicate
   explicit MultiWorkerStrategyOf(Communication communication = Communication::AUTO,
                                  std::shared_ptr<const ClusterResolver> cluster_resolver = {})
       : MultiWorkerStrategyOf(
             MultiWorkerOptions{.cluster_resolver = std::move(cluster_resolver),
                                .communication = {.timeout_seconds = {}, .implementation = communication}}) {}
-  /// With options that TensorFlow does not have: devices, threads, seed, strictness.
+  /// With options that TensorFlow lacks: devices, threads, seed, strictness.
   explicit MultiWorkerStrategyOf(MultiWorkerOptions options)
       : Base(std::make_shared<lockstep::MultiWorkerMirroredStrategy>(std::move(options))) {}
 };
 
 namespace names {
 
-/// Opens this strategy's scope on the calling thread, until it is called again. Another one replaces it, None leaves it;
-/// inside of a scope it is FailedPrecondition.
+/// Opens this strategy's scope on the calling thread, until it is called again. Another one replaces it, None leaves
+/// it; inside a scope it is FailedPrecondition.
 LOCKSTEP_EXPORT void experimental_set_strategy(const StrategyHandle& strategy);
 LOCKSTEP_EXPORT void experimental_set_strategy(std::nullopt_t none);
 

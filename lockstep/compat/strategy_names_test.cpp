@@ -14,7 +14,7 @@
 #include "lockstep/compat.h"
 #include "tests/support/errors.h"
 
-// A test per name of the pages of TensorFlow 2.0 and 2.2; "names:" says which, for the list that is checked against them.
+// One test per name of the pages of TensorFlow 2.0 and 2.2; "names:" lists them for the automatic comparison.
 namespace lockstep {
 namespace {
 
@@ -154,7 +154,7 @@ TEST(CompatStrategy, SetStrategyKeepsIt) {
   EXPECT_FALSE(v1::has_strategy());
 }
 
-/// Errors name calls that v1 has, and replicas.
+/// Errors mention calls that v1 has, and replicas.
 TEST(CompatStrategy, ErrorsHaveItsOwnNames) {
   auto iterator = two().make_dataset_iterator(data::range(2).batch(2));
   const auto take_all = [&](auto& context, const PerReplica<at::Tensor>& rows) {
@@ -344,7 +344,7 @@ concept HasV1Names = requires(S& s, data::Dataset<at::Tensor> d, at::Tensor t) {
 || requires(S& s, at::Tensor t) { s.reduce(v1::ReduceOp::SUM, t); }
 || requires(S& s, at::Tensor t) { s.experimental_make_numpy_dataset(t, v1::None); };
 
-// Names that v2's page does not have. With one of them in v2 as well, `in_both::Name` would be ambiguous and not compile.
+// Names that v2's page lacks. If one of them were in v2 as well, `in_both::Name` would be ambiguous and not compile.
 namespace absent {
 struct InputIterator;
 struct RunOptions;

@@ -29,10 +29,12 @@ namespace lockstep::compat::v1 {
 
 using namespace names;  // NOLINT(google-build-using-namespace)
 
+/// TensorFlow 1's `tf.distribute.StrategyExtended`: the calls of `ExtendedHandle` and those that 2.x dropped.
 class StrategyExtended : public ExtendedHandle {
  public:
   using ExtendedHandle::ExtendedHandle;
 
+  /// The devices for variables that belong to no other variable.
   Devices non_slot_devices(const std::vector<Variable>& var_list) const {
     return extended().non_slot_devices(var_list);
   }
@@ -45,6 +47,7 @@ class StrategyExtended : public ExtendedHandle {
     };
     return grouped<kGroup>([&] { return call_with(call, args, kwargs); });
   }
+  /// Copies a tensor to devices.
   template <class T>
   auto broadcast_to(const T& tensor, const Destinations& destinations) const {
     return own()->extended().broadcast_to(tensor, destinations);
@@ -54,9 +57,9 @@ class StrategyExtended : public ExtendedHandle {
   template <class... Values>
   void group(const Values&...) const {}
 
-  /// Calls `fn(context, inputs)` `iterations` times with the iterator's next values, in cross-replica context. The context
-  /// that is returned has what the last call gave to it. `initial_loop_values`: none, or
-  /// one for each tensor of the last-step outputs; nothing reads them.
+  /// Calls `fn(context, inputs)` `iterations` times with the iterator's next values, in cross-replica context. The
+  /// returned context has the outputs of the last call. `initial_loop_values`: none, or one per tensor of the last-step
+  /// outputs; they are not used.
   template <class F, class T>
   contrib::MultiStepContext experimental_run_steps_on_iterator(
       F fn, InputIterator<T>& iterator, int iterations = 1,
@@ -75,18 +78,22 @@ class StrategyExtended : public ExtendedHandle {
   }
 };
 
-/// Base of the strategies, and what `get_strategy()` returns. compat/arguments.h says how functions get their arguments.
+/// Base of the strategies, returned by `get_strategy()`. compat/arguments.h describes how functions get their
+/// arguments.
 class Strategy : public StrategyHandle {
  public:
   explicit Strategy(std::shared_ptr<lockstep::Strategy> core) : StrategyHandle(std::move(core), v1_words()) {}
   explicit Strategy(lockstep::Strategy& core) : StrategyHandle(core) {}
 
+  /// The lower-level calls.
   StrategyExtended extended() const { return StrategyExtended(core()); }
 
+  /// Runs `fn(args..., kwargs)` on each replica.
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   auto run(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt, const RunOptions& = {}) const {
     return run_with(fn, args, kwargs);
   }
+  /// Does what `run` does.
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   LOCKSTEP_DEPRECATED("renamed to run")
   auto experimental_run_v2(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt,
@@ -106,16 +113,19 @@ class Strategy : public StrategyHandle {
     return run_with(fn, std::tuple<>(), None);
   }
 
+  /// Reduces a value over replicas and, with an axis, over its elements.
   template <class T>
   auto reduce(ReduceOp reduce_op, const T& value, const Axis& axis = None,
               const std::source_location& where = std::source_location::current()) const {
     return own()->reduce(reduce_op, value, axis, where);
   }
+  /// Concatenates the replicas' values along `axis`.
   template <class T>
   auto gather(const T& value, std::int64_t axis,
               const std::source_location& where = std::source_location::current()) const {
     return own()->gather(value, axis, where);
   }
+  /// Makes a value for each replica by `value_fn(context)`.
   template <class F>
   auto experimental_distribute_values_from_function(F&& value_fn) const {
     return own()->values_from_function(std::forward<F>(value_fn));
@@ -143,20 +153,20 @@ class Strategy : public StrategyHandle {
     return input_fn_iterator(core(), input_fn, replication_mode);
   }
 
-  /// A copy of `config_proto` as this strategy wants it.
+  /// A copy of `config_proto` with this strategy's settings.
   LOCKSTEP_DEPRECATED("there are no sessions that could use it")
   ConfigProto update_config_proto(const ConfigProto& config_proto) const {
     return updated_config(core(), config_proto);
   }
 };
 
-using ReplicaContext = ReplicaContextOf<Strategy>;
+using ReplicaContext = ReplicaContextOf<Strategy>;  ///< the context inside of `run`
 /// None in a cross-replica context.
 inline ReplicaContext get_replica_context() { return ReplicaContext(current_replica()); }
 inline Strategy get_strategy() { return Strategy(lockstep::get_strategy()); }
 
-/// One replica per device of this process. Without devices: every GPU, or `cpu:0`. Strict, as TensorFlow up to 2.2 is: what
-/// would make the components of a mirrored variable differ is an error.
+/// One replica per device of this process. Without devices: every GPU, or `cpu:0`. Strict, as TensorFlow up to 2.2: an
+/// operation that would make the components of a mirrored variable differ is an error.
 class MirroredStrategy : public Strategy {
  public:
   explicit MirroredStrategy(std::nullopt_t = None, std::shared_ptr<CrossDeviceOps> cross_device_ops = {})
@@ -164,13 +174,13 @@ class MirroredStrategy : public Strategy {
   explicit MirroredStrategy(std::vector<std::string> devices, std::shared_ptr<CrossDeviceOps> cross_device_ops = {})
       : MirroredStrategy(MirroredOptions{
             .devices = std::move(devices), .cross_device_ops = std::move(cross_device_ops), .strict = true}) {}
-  /// With options that TensorFlow does not have: threads, seed. They also say whether it is strict.
+  /// With options that TensorFlow lacks: threads, seed; also determines strictness.
   explicit MirroredStrategy(MirroredOptions options)
       : Strategy(std::make_shared<lockstep::MirroredStrategy>(std::move(options))) {}
 };
 
 namespace experimental {
 using names::CollectiveCommunication;
-using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;
+using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;  ///< many workers
 }  // namespace experimental
 }  // namespace lockstep::compat::v1

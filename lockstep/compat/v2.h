@@ -31,21 +31,24 @@ using names::None;
 using names::Options;
 using names::PerReplica;
 using names::ReduceOp;
-using StrategyExtended = ExtendedHandle;
+using StrategyExtended = ExtendedHandle;  ///< the lower-level calls
 
-/// Base of the strategies, and what `get_strategy()` returns. compat/arguments.h says how functions get their arguments.
+/// Base of the strategies, returned by `get_strategy()`. compat/arguments.h describes how functions get their
+/// arguments.
 class Strategy : public StrategyHandle {
  public:
   explicit Strategy(std::shared_ptr<lockstep::Strategy> core) : StrategyHandle(std::move(core), v2_words()) {}
   explicit Strategy(lockstep::Strategy& core) : StrategyHandle(core) {}
 
+  /// The lower-level calls.
   StrategyExtended extended() const { return StrategyExtended(core()); }
 
+  /// Does what `run` does.
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   auto experimental_run_v2(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt) const {
     return run_with(fn, args, kwargs);
   }
-  /// The axis must be given, if only as None.
+  /// The axis must be passed, even if it is None.
   template <class T>
   auto reduce(ReduceOp reduce_op, const T& value, const Axis& axis,
               const std::source_location& where = std::source_location::current()) const {
@@ -58,12 +61,12 @@ class Strategy : public StrategyHandle {
   }
 };
 
-using ReplicaContext = ReplicaContextOf<Strategy>;
+using ReplicaContext = ReplicaContextOf<Strategy>;  ///< the context inside of `run`
 /// None in a cross-replica context.
 inline ReplicaContext get_replica_context() { return ReplicaContext(current_replica()); }
 inline Strategy get_strategy() { return Strategy(lockstep::get_strategy()); }
 
-using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;
+using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;  ///< many workers
 namespace experimental {
 using v2::CollectiveCommunication;
 using v2::MultiWorkerMirroredStrategy;

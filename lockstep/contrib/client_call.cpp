@@ -32,7 +32,7 @@ ClientRandom::~ClientRandom() = default;
 
 void ClientCall::throw_together(const std::exception_ptr& mine) const {
   if (core_.num_workers() > 1) {
-    // Which lambda it is stands at the end of its name. All of the name is compared, and its beginning is shown.
+    // Lambdas are distinguished at the end of their names. The whole name is compared, but only its beginning is shown.
     const std::string name = type_name(function_);
     const std::string call =
         str(operation_, " with ..", name.substr(name.size() - std::min<std::size_t>(name.size(), 24)), " of ", name);
@@ -52,10 +52,9 @@ void ClientCall::throw_together(const std::exception_ptr& mine) const {
     texts = lockstep::detail::of_all_replicas(core_, texts);
     for (const std::string& other : texts) {
       if (mine || other.empty()) continue;
-      throw Unavailable(errors::kPeerFailed,
-                        {.what = str("the function given to ", operation_, " failed ", other),
-                         .where = operation_,
-                         .help = "see what it says there; the towers of this worker are unharmed"});
+      throw Unavailable(errors::kPeerFailed, {.what = str("the function given to ", operation_, " failed ", other),
+                                              .where = operation_,
+                                              .help = "see its error there; the towers of this worker are unharmed"});
     }
   }
   if (mine) std::rethrow_exception(mine);

@@ -14,9 +14,10 @@
 
 namespace lockstep::contrib::detail {
 
-/// Random numbers of functions that one worker calls for all, or each for its own towers: of `map`, `update` and merges. While
-/// it lives, this thread draws from a stream of its own, which the seed of the job, the number of the call and the place (the
-/// item, or the tower) decide: on every worker the same. With one tower in all nothing changes: its program is a plain one.
+/// Random numbers of functions that one worker calls for all, or each for its own towers: of `map`, `update` and
+/// merges. While it exists, this thread draws from a separate stream, determined by the job's seed, the number of the
+/// call and the place (the item, or the tower): the same on every worker. With a single tower nothing changes: it is a
+/// plain program.
 class LOCKSTEP_EXPORT ClientRandom {
  public:
   ClientRandom(const Strategy& core, int call, std::size_t place);
@@ -27,23 +28,23 @@ class LOCKSTEP_EXPORT ClientRandom {
   std::unique_ptr<Stream> stream_;
 };
 
-/// One call of map, update or update_non_slot, each worker's part of which calls a function of the program for its own towers.
+/// One call of map, update or update_non_slot, in which each worker calls the program's function for its own towers.
 class LOCKSTEP_EXPORT ClientCall {
  public:
-  /// `number`: among such calls of the strategy, on every worker the same.
+  /// `number`: counts such calls of the strategy, the same on every worker.
   ClientCall(const Strategy& core, const char* operation, const std::type_info& function, int number)
       : core_(core), operation_(operation), function_(function), number_(number) {}
 
-  /// While the result lives: the function's random numbers for this item or tower.
+  /// While the result exists: the function's random numbers for this item or tower.
   ClientRandom random_for(std::size_t place) const { return {core_, number_, place}; }
 
-  /// Calls `f()`, which calls the function. If it throws on one worker, or workers have called the operation with different
+  /// Calls `f()`, which calls the function. If it throws on one worker, or workers called the operation with different
   /// functions, all throw.
   template <class F>
   void on_all_workers(F&& f) const {
     std::exception_ptr mine;
     try {
-      std::optional<lockstep::detail::OwnersCall> part;  // over workers, what concerns all of them is refused in it
+      std::optional<lockstep::detail::OwnersCall> part;  // collectives over all workers are rejected within it
       if (core_.num_workers() > 1) part.emplace(operation_);
       f();
     } catch (...) {

@@ -22,7 +22,7 @@
 namespace lockstep::contrib {
 namespace {
 
-/// Contexts know only the core.
+/// Contexts refer only to the core.
 DistributionStrategy& owner_of(const Strategy& core) {
   if (void* const owner = lockstep::detail::one_client(core)) return *static_cast<DistributionStrategy*>(owner);
   throw FailedPrecondition(errors::kWrongContext,
@@ -54,12 +54,12 @@ void DistributionStrategy::note_use() {
   try {
     const ClusterSpec cluster = TFConfigClusterResolver().cluster_spec();
     for (const char* job : {"chief", "worker"}) workers += cluster.has_job(job) ? cluster.num_tasks(job) : 0;
-  } catch (const Error&) {  // a cluster that this program does not ask for may be described as it likes
+  } catch (const Error&) {  // a cluster that this program does not use may have any description
   }
   if (workers < 2) return;
   say_warning(
       str("TF_CONFIG names ", workers,
-          " workers, and this one trains alone: no cluster was given to configure. Call "
+          " workers, but this one trains alone: no cluster was given to configure. Call "
           "strategy.configure({.cluster_spec = lockstep::TFConfigClusterResolver().cluster_spec()}) right after "
           "making the strategy"));
 }
@@ -141,7 +141,7 @@ std::size_t DistributionStrategy::index_of(const std::string& device, const Devi
   if (found == among.end()) {
     throw InvalidArgument(errors::kDevice, {.what = str("device ", device, " not found in the devices of the towers"),
                                             .where = operation,
-                                            .help = "name some of worker_devices(), in get those of this worker"});
+                                            .help = "name some of worker_devices(), for get this worker's"});
   }
   return static_cast<std::size_t>(found - among.begin());
 }

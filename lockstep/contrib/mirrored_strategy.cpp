@@ -28,14 +28,14 @@ std::vector<std::string> devices_of_gpus(std::optional<int> wanted) {
 
 MirroredOptions checked(MirroredOptions options) {
   if (options.num_gpus && options.num_gpus_per_worker)
-    refuse("you cannot specify both num_gpus and num_gpus_per_worker", "pass num_gpus alone");
+    refuse("you cannot specify both num_gpus and num_gpus_per_worker", "pass only num_gpus");
   if (options.devices && (options.num_gpus || options.num_gpus_per_worker))
-    refuse("Must only specify one of `devices` and `num_gpus`", "pass the list of devices alone, or num_gpus alone");
+    refuse("Must only specify one of `devices` and `num_gpus`", "pass only the list of devices, or only num_gpus");
   if (!options.num_gpus) options.num_gpus = options.num_gpus_per_worker;
   return options;
 }
 
-/// The name of each tower's device: those of this worker, for each of them.
+/// The name of each tower's device: this worker's names, repeated for each worker.
 Devices devices_of_all(const MultiWorkerMirroredStrategy& core) {
   if (core.cluster().is_local()) return core.devices();
   Devices all;
@@ -65,7 +65,7 @@ std::unique_ptr<MultiWorkerMirroredStrategy> join(const ConfigureOptions& option
                          .join_seconds = options.join_seconds});
 }
 
-/// The client is one: what it draws outside of towers is the same on every worker.
+/// There is one client: its draws outside of towers are the same on every worker.
 void draw_like_the_chief(Strategy& core) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   at::Tensor state;
@@ -101,7 +101,7 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options) : options_(checked(s
 void MirroredStrategy::configure(const ConfigureOptions& options) {
   if (!options.cluster_spec || options.cluster_spec->empty()) {
     if (options.devices)
-      refuse("`devices` of configure are those of each worker of a cluster, and there is no `cluster_spec`",
+      refuse("`devices` of configure are each worker's in a cluster, but there is no `cluster_spec`",
              "pass the devices to the constructor of MirroredStrategy");
     return;
   }
@@ -119,7 +119,7 @@ void MirroredStrategy::configure(const ConfigureOptions& options) {
   }
   if (options_.devices && !options.devices)
     refuse("`num_gpus` is required if `cluster_spec` is given, and the strategy was made with `devices`",
-           "make it with .num_gpus, or pass .devices, those of each worker, to configure");
+           "make it with .num_gpus, or pass each worker's .devices to configure");
   if (options_.cross_tower_ops && !options_.cross_tower_ops->is_one_order())
     throw Unimplemented(errors::kNotAvailable,
                         {.what = "cross_tower_ops of your own cannot add up over the workers of a cluster",

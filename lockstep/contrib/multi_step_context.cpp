@@ -32,14 +32,14 @@ void MultiStepContext::set_last_step_output(const std::string& name, const Tower
                                             VariableAggregation aggregation) {
   constexpr const char* kOperation = "set_last_step_output";
   require_step(kOperation);
-  // After map, other workers have other numbers of results.
+  // After map, other workers have different numbers of results.
   if (aggregation == Aggregation::None && (in_replica_context() || output.kind() == TowerValue::Kind::MapOutput)) {
     throw InvalidArgument(errors::kNotReducible,
                           {.what = str("the output \"", name, "\" of replicas or map needs an aggregation, got NONE"),
                            .where = kOperation,
                            .help = "pass ReduceOp::SUM or MEAN, or set the output outside of replicas"});
   }
-  const std::string output_name = str("output \"", name, "\"");  // which workers compare
+  const std::string output_name = str("output \"", name, "\"");  // compared by workers
   if (in_replica_context()) {
     get_replica_context().merge_call(
         [&](Strategy& strategy, const PerReplica<at::Tensor>& outputs, const PerReplica<std::string>& of_towers) {
@@ -127,7 +127,7 @@ MultiStepContext MultiStepContext::run(Strategy& strategy, const Devices& of_all
                                        std::size_t loop_values) {
   if (iterations < 1) {
     throw InvalidArgument(errors::kBadOption, {.what = str("iterations must be >= 1, got ", iterations),
-                                               .help = "leave out the call where there is no step to run"});
+                                               .help = "leave out the call if there is no step to run"});
   }
   if (loop_values > 0) {
     step = [step = std::move(step), loop_values, is_first = true](MultiStepContext& context) mutable {

@@ -18,8 +18,7 @@
 
 namespace lockstep::contrib {
 
-/// What a loop of several steps hands out: the outputs of its last step. The function given to `run_steps_on_dataset`
-/// gets it, and `run_steps_on_dataset` returns it.
+/// The outputs of the last step of a loop. Passed to the function given to `run_steps_on_dataset`, which returns it.
 ///
 ///     auto step = [&](contrib::MultiStepContext& ctx, const auto& batch) {
 ///       auto losses = strategy.call_for_each_tower(train, batch);
@@ -37,31 +36,31 @@ class LOCKSTEP_EXPORT MultiStepContext {
   MultiStepContext(const MultiStepContext&) = default;  // and no move, which would leave one without a step
   MultiStepContext& operator=(const MultiStepContext&) = default;
 
-  /// Outside of towers: with NONE the output is kept as it is, otherwise it is reduced over the towers at once. Inside a
-  /// tower, which every tower must call it in, an aggregation is required.
+  /// Outside of towers: with NONE the output is stored as it is, otherwise it is reduced over the towers at once.
+  /// Inside a tower (every tower must call it) an aggregation is required.
   void set_last_step_output(const std::string& name, const TowerValue& output,
                             VariableAggregation aggregation = VariableAggregation::NONE);
 
-  /// Outside of towers: kept as it is. Inside a tower, which every tower must call it in: the list of the towers' values,
-  /// or of one where all are equal. Texts are kept as std::string.
+  /// Outside of towers: stored as it is. Inside a tower (every tower must call it): the list of the towers' values, or
+  /// a single one if all are equal. Strings are stored as std::string.
   template <class T>
   void set_non_tensor_output(const std::string& name, T output);
 
-  /// By name; of the last step alone. Values that were not reduced have a component for each tower of all workers (of
-  /// this worker, in strategies of which every worker is a client of its own).
+  /// By name, from the last step only. Values that were not reduced have a component for each tower of all workers (of
+  /// this worker, in strategies in which every worker is a separate client).
   const Outputs& last_step_outputs() const { return last_step_outputs_; }
 
   /// `std::any_cast<std::vector<std::string>>(ctx.non_tensor_outputs().at("name"))`
   const std::map<std::string, std::any>& non_tensor_outputs() const { return non_tensor_outputs_; }
 
-  /// Runs as many steps again, with the next elements of the iterator. The outputs are then those of the new last step; if a
-  /// step fails they stay as they were.
+  /// Runs as many steps again, with the next elements of the iterator. The outputs are then from the new last step; if
+  /// a step fails they do not change.
   void run_op();
 
+  using Step = std::function<void(MultiStepContext&)>;  ///< one call of the program's step
   /// Calls `step` `iterations` times in cross-tower context; it takes its input by itself. `loop_values`: the number of
   /// `initial_loop_values`, which TensorFlow needs and nothing here reads: none, or as many as the outputs of a step have.
   /// For library code.
-  using Step = std::function<void(MultiStepContext&)>;
   static MultiStepContext run(Strategy& strategy, const Devices& of_all_towers, Step step, int iterations,
                               std::size_t loop_values);
 
@@ -69,7 +68,7 @@ class LOCKSTEP_EXPORT MultiStepContext {
   MultiStepContext(Strategy& strategy, Devices devices, Step step, int iterations);
   Strategy& strategy() const;  ///< throws if it is gone
   void require_outputs(std::size_t loop_values) const;
-  /// Throws unless a step is running: outputs are brought together at the end of the last step, and later ones would be missed.
+  /// Throws unless a step is running: outputs are combined at the end of the last step, and later ones would be missed.
   void require_step(const char* operation) const;
   static void require_one_output(const PerReplica<std::string>& of_towers);
   /// The components that the program sees.
@@ -79,7 +78,7 @@ class LOCKSTEP_EXPORT MultiStepContext {
   Devices devices_;  ///< the devices of all towers
   Step step_;
   int iterations_;
-  /// Shared with copies, which a step may make: for them, too, it ends.
+  /// Shared with copies made by a step: it ends for them too.
   std::shared_ptr<bool> is_in_step_ = std::make_shared<bool>(false);
   Outputs last_step_outputs_;
   std::map<std::string, std::any> non_tensor_outputs_;
@@ -95,7 +94,7 @@ void MultiStepContext::set_non_tensor_output(const std::string& name, T output) 
         [&](Strategy& strategy, const PerReplica<T>& outputs, const PerReplica<std::string>& of_towers) {
           require_one_output(of_towers);
           const bool sees_all = detail::count_merge(strategy, typeid(T)) > 0;
-          const std::string output_name = "output \"" + name + '"';  // which workers compare
+          const std::string output_name = "output \"" + name + '"';  // compared by workers
           const lockstep::detail::CallPlace place(output_name);
           std::vector<T> all(outputs.begin(), outputs.end());
           if (sees_all) all = lockstep::detail::of_all_replicas(strategy, all);

@@ -13,7 +13,7 @@ namespace lockstep::contrib {
 
 class DistributionStrategy;
 
-/// What a function given to `call_for_each_tower` knows of its tower, and how it meets the others.
+/// A tower's identity inside a function given to `call_for_each_tower`, and its way to meet the others.
 ///
 ///     strategy.call_for_each_tower([] {
 ///       auto tower = contrib::get_tower_context();
@@ -24,15 +24,16 @@ class LOCKSTEP_EXPORT TowerContext {
  public:
   explicit TowerContext(ReplicaContext& replica) : replica_(&replica) {}
 
+  /// This tower's number, how many there are over all workers, and this tower's device.
   int tower_id() const { return replica_->replica_id_in_sync_group(); }
   int num_towers() const { return replica_->num_replicas_in_sync(); }
   bool is_single_tower() const { return num_towers() == 1; }
   const std::string& device() const { return replica_->device_name(); }
-  /// FailedPrecondition where no strategy of contrib is current.
+  /// FailedPrecondition if no strategy of contrib is current.
   DistributionStrategy& distribution_strategy() const;
 
   /// Calls `f(strategy, per_device_args...)` once for all towers of this process (so once per worker of a cluster), in
-  /// cross-tower context. Of the result each tower gets its own component of what is distributed, and all of the rest.
+  /// cross-tower context. Each tower gets its own component of distributed results, and everything else unchanged.
   template <class F, class... Args>
   auto merge_call(F&& f, Args&&... args) const {
     if constexpr (!std::is_invocable_v<F&, DistributionStrategy&, const PerReplica<std::decay_t<Args>>&...>) {
@@ -44,7 +45,7 @@ class LOCKSTEP_EXPORT TowerContext {
       DistributionStrategy& strategy = distribution_strategy();
       return replica_->merge_call(
           [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
-            // Negative: the numbers of merges and of calls of map and update must not meet.
+            // Negative: the numbers of merges must not collide with the calls of map and update.
             const detail::ClientRandom random(core, -detail::count_merge(core, typeid(F)), 0);
             return f(strategy, detail::of_towers(core, all)...);
           },
@@ -56,11 +57,11 @@ class LOCKSTEP_EXPORT TowerContext {
   ReplicaContext* replica_;
 };
 
-/// The tower that calls; FailedPrecondition in cross-tower context, where TensorFlow returns None.
+/// The calling tower; FailedPrecondition in cross-tower context, where TensorFlow returns None.
 LOCKSTEP_EXPORT TowerContext get_tower_context();
 LOCKSTEP_EXPORT bool in_cross_tower_context();
 
-/// The strategy of the current context; FailedPrecondition where there is none.
+/// The strategy of the current context; FailedPrecondition if there is none.
 LOCKSTEP_EXPORT DistributionStrategy& get_distribution_strategy();
 
 }  // namespace lockstep::contrib

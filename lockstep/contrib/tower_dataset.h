@@ -21,27 +21,27 @@ namespace detail {
 
 }  // namespace detail
 
-/// A pass over a distributed dataset: one whole element for each tower and step. Copies stand for the same pass, as they do
-/// in Python: what `run_steps_on_dataset` returns has one.
+/// A pass over a distributed dataset: one whole element for each tower and step. Copies refer to the same pass, as in
+/// Python: the result of `run_steps_on_dataset` contains one.
 template <class T>
 class TowerIterator {
  public:
-  /// `whole_size`: as that of a PerReplica.
+  /// `whole_size`: as in PerReplica.
   TowerIterator(std::size_t whole_size, DistributedDataset<T> dataset)
       : whole_size_(whole_size), dataset_(std::move(dataset)), pass_(std::make_shared<Pass>()) {}
   TowerIterator(const TowerIterator&) = default;  // and no move, which would leave one without a pass
   TowerIterator& operator=(const TowerIterator&) = default;
 
-  /// Begins a pass; of an iterator that has begun one, a new one.
+  /// Begins a pass, or restarts.
   void initialize() {
     const detail::TowerWords words;
     data::require_outside_replicas("initialize");
     pass_->emplace(dataset_.iterator());
   }
-  /// What TensorFlow 1 runs in a session.
+  /// TensorFlow 1 runs this in a session.
   void initializer() { initialize(); }
 
-  /// OutOfRange where not every tower has an element: the rest is lost.
+  /// OutOfRange unless every tower has an element: the rest is lost.
   PerDevice<T> get_next() {
     if (!*pass_) detail::throw_not_initialized();
     const detail::TowerWords words;
@@ -57,7 +57,7 @@ class TowerIterator {
   std::shared_ptr<Pass> pass_;
 };
 
-/// What `distribute_dataset` returns.
+/// The result of `distribute_dataset`.
 template <class T>
 class TowerDataset {
  public:
@@ -85,8 +85,8 @@ concept GivesDataset = requires(F& f) {
   requires data::detail::is_dataset_v<std::decay_t<decltype(f())>>;
 };
 
-/// Whole elements to the towers in turn; a last step that not all towers have an element for is left out. `is_own`: the dataset
-/// is this worker's, not one that all workers read.
+/// Deals whole elements to the towers in turn; a last step without an element for each tower is dropped. `is_own`: the
+/// dataset is this worker's rather than shared by all workers.
 template <class T>
 TowerDataset<T> distribute_elements(Strategy& core, const data::Dataset<T>& dataset, bool is_own, bool prefetch) {
   const InputOptions options{.per_replica_buffer_size = prefetch ? 1 : 0};

@@ -1,4 +1,4 @@
-// What the calls of towers take, and where they put it, in tables.
+// The arguments that towers' calls accept, and where results go, in tables.
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -55,14 +55,14 @@ TEST_F(TowerDestinationsOf, ReduceBatchReduceAndBroadcastAreTheSame) {
     }
   }
   EXPECT_TRUE(strategy.batch_reduce(Agg::SUM, {}).empty());
-  // Once these were one text between two pointers.
+  // These were once parsed as one string between two pointers.
   EXPECT_EQ(strategy.reduce(Agg::SUM, ids, {"cpu:0", "cpu:1"}).size(), 2U);
   EXPECT_EQ(strategy.broadcast(one(), {"cpu:1", "cpu:0", "cpu:1"}).size(), 2U);
   EXPECT_EQ(strategy.broadcast(2.5)[1].item<double>(), 2.5);
   EXPECT_EQ(strategy.reduce(Agg::SUM, local, "cpu:0").item<double>(), 2);
 }
 
-/// Counts the batches that it is given.
+/// Counts the batches passed to it.
 struct CountingOps final : OrderedCrossDeviceOps {
   std::vector<Mirrored<at::Tensor>> batch_reduce(ReduceOp op, const std::vector<Job>& jobs,
                                                  const CommunicationOptions& options) override {
@@ -233,7 +233,7 @@ TEST(WithoutConfigure, WorkersOfTFConfigAreWarnedOfOnce) {
   LoggedLines log;
   MirroredStrategy strategy({.devices = cpus(2)});
   for (int i = 0; i < 2; ++i) strategy.call_for_each_tower([] { return one(); });
-  EXPECT_EQ(log.count("TF_CONFIG names 2 workers, and this one trains alone: no cluster was given to configure"), 1);
+  EXPECT_EQ(log.count("TF_CONFIG names 2 workers, but this one trains alone: no cluster was given to configure"), 1);
 }
 
 TEST(LogicalCpus, AreTheTowersWhereThereIsNoGpu) {

@@ -89,7 +89,7 @@ TEST(ContribSteps, RunAgainWhateverHasBecomeOfTheIterator) {
     auto moved = std::move(iterator);
     ctx = strategy->run_steps_on_dataset(
         [](MultiStepContext& its, const PerDevice<at::Tensor>& x) { its.set_last_step_output("x", x); }, moved);
-    EXPECT_EQ(value_of(iterator.get_next()[0]), 2);  // NOLINT(bugprone-use-after-move): copies stand for one pass
+    EXPECT_EQ(value_of(iterator.get_next()[0]), 2);  // copies refer to one pass
   }
   ctx->run_op();
   EXPECT_EQ(values_of(ctx->last_step_outputs().at("x").values()), (Doubles{4, 5}));

@@ -81,7 +81,7 @@ TowerDestinations::TowerDestinations(const TowerValue& value) {
     case TowerValue::Kind::Plain: value_ = value.tensor(); return;
     case TowerValue::Kind::Mirrored: value_ = value.mirrored(); return;
     case TowerValue::Kind::PerDevice: value_ = PerReplica<at::Tensor>(value.local_values()); return;
-    case TowerValue::Kind::MapOutput: return;  // all towers, also those that had no items
+    case TowerValue::Kind::MapOutput: return;  // all towers, including those without items
   }
 }
 
@@ -89,7 +89,7 @@ template <class T>
 Mirrored<T> TowerDestinations::deliver(Strategy& core, const Devices& of_all_towers, const T& value) const {
   if (value_) {
     Mirrored<T> copies = core.extended().broadcast_to(value, *value_);
-    // By name, also where these are the devices of all towers of this worker.
+    // By name, even if these are the devices of all towers of this worker.
     if (value_->is_by_name()) copies.set_placement(place_on(value_->resolve(core), core.devices()));
     return copies;
   }
@@ -101,7 +101,7 @@ Mirrored<T> TowerDestinations::deliver(Strategy& core, const Devices& of_all_tow
   Devices names;
   std::vector<T> copies;
   for (const std::string& device : devices_) {
-    // Without a task it is the first worker's. Workers have the same devices: one that is not here is not there.
+    // Without a task it is the first worker's. Workers have the same devices: one missing here is missing there.
     const DeviceName wanted = require_here(canonicalize(device, to_string(host_for(of_all_towers[0]))));
     if (std::ranges::find(names, to_string(wanted)) != names.end()) continue;
     names.push_back(to_string(wanted));
@@ -111,7 +111,7 @@ Mirrored<T> TowerDestinations::deliver(Strategy& core, const Devices& of_all_tow
     };
     if (std::none_of(of_all_towers.begin(), of_all_towers.end(), is_there)) {
       throw InvalidArgument(errors::kDevice, {.what = str("no worker of this strategy has the device ", device),
-                                              .help = "name a device like those of worker_devices()"});
+                                              .help = "name a device of worker_devices()"});
     }
     copies.push_back(core.extended().broadcast_to(value, is_there(here) ? names.back() : here)[0]);
   }
@@ -174,7 +174,7 @@ at::Tensor aggregate(Strategy& core, VariableAggregation aggregation, const Towe
       const at::Tensor& plain = value.values().at(0);
       if (!plain.defined())
         throw_not_reducible(operation, "pass a tensor with values", "an undefined tensor cannot be reduced");
-      // Nothing, once per tower, is nothing.
+      // Zero, once per tower, is zero.
       const bool is_zero = plain.defined() && plain.dim() == 0 && plain.item().toDouble() == 0;
       if (aggregation == Aggregation::Sum && core.num_replicas_in_sync() > 1 && !is_zero) {
         throw_not_reducible(operation, "reduce what run returned, or use MEAN for a value that all replicas share",

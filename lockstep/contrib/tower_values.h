@@ -22,26 +22,29 @@
 
 namespace lockstep::contrib {
 
-/// TensorFlow 1.11's name for one component per tower. Over a cluster a process holds the components of its own towers.
+/// TensorFlow 1.11's name for one component per tower. Over a cluster a process has its own towers' components.
 template <class T>
 using PerDevice = PerReplica<T>;
 
-/// What `map` has computed on one device: the results of its items, in their order.
+/// The results of `map` on one device: one per item, in order.
 template <class T>
 class MapOutput {
  public:
   MapOutput() = default;
   explicit MapOutput(std::vector<T> items) : items_(std::move(items)) {}
+  /// The items, in the order of towers.
   const std::vector<T>& get() const { return items_; }
+  /// Adds an item.
   void add(T item) { items_.push_back(std::move(item)); }
 
  private:
   std::vector<T> items_;
 };
 
-/// A tensor or number as a program of towers has it: plain, mirrored, one per tower, or several as results of `map`.
+/// A tensor or number in a program with towers: plain, mirrored, one per tower, or several as results of `map`.
 class LOCKSTEP_EXPORT TowerValue {
  public:
+  /// The kinds of values.
   enum class Kind { Plain, Mirrored, PerDevice, MapOutput };
 
   // NOLINTBEGIN(google-explicit-constructor)
@@ -52,7 +55,7 @@ class LOCKSTEP_EXPORT TowerValue {
   }
   /// A tower-local variable is one value per tower, any other of a strategy is mirrored.
   TowerValue(const Variable& variable);
-  /// What towers have returned: one variable.
+  /// Results of towers: the same variable.
   template <std::derived_from<Variable> T>
   TowerValue(const PerReplica<T>& variable) : TowerValue(static_cast<const Variable&>(variable.get())) {}
   template <class T>
@@ -72,21 +75,22 @@ class LOCKSTEP_EXPORT TowerValue {
   }
   // NOLINTEND(google-explicit-constructor)
 
+  /// The kind of this value.
   Kind kind() const { return kind_; }
-  /// In tower order, one of a plain value: those of this worker, and of all towers in a step's outputs.
+  /// In tower order, one if plain: this worker's, or all towers' in a step's outputs.
   const std::vector<at::Tensor>& values() const { return of_all_towers_.empty() ? components_ : of_all_towers_; }
-  /// Those of this worker: what the strategy takes.
+  /// This worker's: the strategy's input.
   const std::vector<at::Tensor>& local_values() const { return components_; }
-  /// The same of all towers, as `unwrap` gives them; results of `map` one after the other.
+  /// All towers' values, as `unwrap` returns them; results of `map` are concatenated.
   std::vector<at::Tensor> unwrap(const Strategy& core, const Devices& of_all_towers) const;
   void set_values_of_all_towers(std::vector<at::Tensor> values) { of_all_towers_ = std::move(values); }
-  /// With components of its own, which later writes to variables do not reach.
+  /// With copied components, unaffected by later writes to variables.
   TowerValue copied() const;
   /// The value as one tensor: the own component inside a tower. InvalidArgument for one per tower elsewhere.
   at::Tensor tensor() const;
-  operator at::Tensor() const { return tensor(); }  // NOLINT(google-explicit-constructor): it stands for its tensor
+  operator at::Tensor() const { return tensor(); }  // NOLINT(google-explicit-constructor): it represents its tensor
   Mirrored<at::Tensor> mirrored() const;            ///< only if it is mirrored
-  /// What a tower of this worker sees of it.
+  /// The view of a tower of this worker.
   TowerValue of_tower(int local_tower) const;
 
  private:
@@ -100,10 +104,10 @@ class LOCKSTEP_EXPORT TowerValue {
   std::vector<at::Tensor> of_all_towers_;
   std::vector<std::vector<at::Tensor>> items_;  ///< items of each tower, if they are results of `map`
   std::shared_ptr<const Placement> placement_;  ///< only if it is mirrored
-  std::size_t whole_size_ = 0;                  ///< as that of a PerReplica
+  std::size_t whole_size_ = 0;                  ///< as in PerReplica
 };
 
-/// Where a value for towers goes: to devices by name, where the components of a value or variable are, or to all towers.
+/// The destination of a value for towers: named devices, the devices of a value or variable, or all towers.
 class LOCKSTEP_EXPORT TowerDestinations {
  public:
   TowerDestinations() = default;
@@ -112,14 +116,14 @@ class LOCKSTEP_EXPORT TowerDestinations {
   TowerDestinations(const char* device) : TowerDestinations(std::string(device)) {}
   /// A device that is named twice gets one component.
   TowerDestinations(std::vector<std::string> devices);
-  /// Without it {"cpu:0", "cpu:1"} would be one text between two pointers.
+  /// Without it {"cpu:0", "cpu:1"} would be one string between two pointers.
   TowerDestinations(std::initializer_list<std::string> devices) : TowerDestinations(std::vector(devices)) {}
   TowerDestinations(const TowerValue& value);
   template <std::convertible_to<Destinations> T>
   TowerDestinations(const T& value) : value_(Destinations(value)) {}
   // NOLINTEND(google-explicit-constructor)
 
-  /// Copies of a tensor or of sparse rows for them; for another worker's device one on the first of this worker.
+  /// Copies of a tensor or of sparse rows for these destinations; for another worker's device, one on this worker's first.
   template <class T>
   Mirrored<T> deliver(Strategy& core, const Devices& of_all_towers, const T& value) const;
 
@@ -134,13 +138,13 @@ template <class T>
 inline constexpr bool is_reducible_v =
     std::convertible_to<const T&, TowerValue> || std::same_as<T, PerDevice<IndexedSlices>>;
 
-/// A variable, or what towers that have returned it gave.
+/// Whether T is a variable, or the result of towers that return one.
 template <class T>
 inline constexpr bool is_of_variable_v = std::derived_from<T, Variable>;
 template <class T>
 inline constexpr bool is_of_variable_v<PerReplica<T>> = std::derived_from<T, Variable>;
 
-/// The variable that towers have returned; any other argument is itself.
+/// The variable returned by towers; any other argument is returned unchanged.
 template <class T>
 const T& one_of_variable(const T& argument) {
   return argument;
@@ -150,7 +154,7 @@ const T& one_of_variable(const PerReplica<T>& argument) {
   return argument.get();
 }
 
-/// The same value with memory of its own.
+/// The same value in new memory.
 template <class T>
 T copied(T value) {
   for_each_leaf(value, []<class Leaf>(Leaf& leaf) {
@@ -163,11 +167,11 @@ T copied(T value) {
   return value;
 }
 
-/// One value per tower is many also where each worker has one tower.
+/// One value per tower counts as several even if each worker has one tower.
 inline std::size_t whole_size_of(const Strategy& core) {
   return core.num_workers() > 1 ? static_cast<std::size_t>(core.num_replicas_in_sync()) : 0;
 }
-/// Counts a merge call of towers and returns its number; 0 if the strategy has none: each worker is a client of its own.
+/// Counts a merge call of towers and returns its number; 0 if the strategy has none: each worker is a separate client.
 LOCKSTEP_EXPORT int count_merge(const Strategy& core, const std::type_info& function);
 
 /// Throws unless a value has one component for each tower of this worker.
@@ -190,7 +194,7 @@ std::vector<MapOutput<T>> all_outputs(const Strategy& core, const PerReplica<Map
   return all;
 }
 
-/// The one value that the towers' values become, by the rules of TensorFlow 1.11's `reduce`.
+/// Reduces the towers' values to one, by the rules of TensorFlow 1.11's `reduce`.
 LOCKSTEP_EXPORT at::Tensor aggregate(Strategy& core, VariableAggregation aggregation, const TowerValue& value,
                                      const char* operation);
 LOCKSTEP_EXPORT IndexedSlices aggregate(Strategy& core, VariableAggregation aggregation,
@@ -199,7 +203,7 @@ LOCKSTEP_EXPORT IndexedSlices aggregate(Strategy& core, VariableAggregation aggr
 }  // namespace detail
 }  // namespace lockstep::contrib
 
-/// For a tower it is its own component, wherever the value stands in an argument.
+/// A tower sees its own component, wherever the value is in an argument.
 template <>
 struct lockstep::StructureTraits<lockstep::contrib::TowerValue> {
   using TowerValue = contrib::TowerValue;

@@ -10,7 +10,7 @@ namespace lockstep::contrib::detail {
 namespace {
 
 using Words = std::pair<std::string_view, std::string_view>;
-/// The main API's words, and what programs of towers call them.
+/// The main API's terms, and their names in programs with towers.
 constexpr Words kTowerWords[] = {
     {"=run", "call_for_each_tower"},
     {"run, on replica", "call_for_each_tower, on tower"},

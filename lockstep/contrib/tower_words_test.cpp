@@ -1,4 +1,4 @@
-// What towers refuse, and the words of errors, log lines and printed values.
+// Calls that towers reject, and the terms in errors, log lines and printed values.
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -23,7 +23,7 @@
 namespace lockstep::contrib {
 namespace {
 
-/// Each is wrong in one way. Errors have help, and speak of towers.
+/// Each call is wrong in one way. Errors have help, and use the term tower.
 TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
   auto v = strategy.core().make_variable(one(), {.name = "v"});
   auto local = strategy.tower_local_variable(one(), Agg::SUM, "local");
@@ -256,7 +256,7 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
     EXPECT_TRUE(contains(seen.text, cases[i].fragment)) << seen.text;
     EXPECT_NE(seen.parts.help, "") << seen.text;
     std::string words = seen.text;
-    for (const std::string part : {"/replica:", "job, replica and task"})  // of the name of a device
+    for (const std::string part : {"/replica:", "job, replica and task"})  // from the name of a device
       for (std::size_t at; (at = words.find(part)) != std::string::npos;) words.erase(at, part.size());
     for (const char* word : {"eplica", "get_next_as_optional", "local_results", ".strict", "all_reduce", "OnlyFirst",
                              "resolver", "values_from_function", "given to run", " of run", "where: run"})
@@ -295,7 +295,7 @@ TEST_F(TwoTowers, LeaveStrategiesOfTheMainApiTheirWords) {
   EXPECT_EQ(printed(), "PerDevice:");
   {
     lockstep::MirroredStrategy other({.devices = cpus(2)});
-    EXPECT_EQ(printed(), "PerReplica");  // which of the two it is for cannot be known
+    EXPECT_EQ(printed(), "PerReplica");  // it is unknown which of the two it is for
     const auto of_replica = other.run([&] { return printed(); });
     EXPECT_EQ(of_replica[1], "PerReplica");
     const auto of_tower = strategy.call_for_each_tower([&] { return printed(); });

@@ -5,7 +5,7 @@
 
 namespace lockstep::contrib {
 
-/// How the towers' values become one: lockstep::Aggregation under the names of TensorFlow 1.11.
+/// How the towers' values are reduced: lockstep::Aggregation under the names of TensorFlow 1.11.
 class VariableAggregation : public NamedValue<Aggregation> {
  public:
   using NamedValue::NamedValue;

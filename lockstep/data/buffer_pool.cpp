@@ -6,7 +6,7 @@
 namespace lockstep::data {
 namespace {
 
-// Small blocks come from malloc's own lists: nothing is won by keeping them here.
+// malloc reuses small blocks well by itself: keeping them here gains nothing.
 constexpr std::size_t kWorthKeeping = 32 * 1024;
 
 at::Tensor tensor_on(const c10::Storage& storage, at::IntArrayRef shape, at::ScalarType dtype) {
@@ -22,7 +22,7 @@ at::Tensor BufferPool::take(at::IntArrayRef shape, at::ScalarType dtype) {
   const auto bytes = static_cast<std::size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype);
   if (bytes < kWorthKeeping) return at::empty(shape, at::TensorOptions(dtype));
   for (const c10::Storage& storage : storages_) {
-    // Ours is the only reference left, and none can appear: every other would have to be copied from one.
+    // The pool has the only reference, and no other can appear: it would have to be copied from an existing one.
     if (storage.use_count() == 1 && storage.nbytes() >= bytes && storage.nbytes() <= 2 * bytes)
       return tensor_on(storage, shape, dtype);
   }

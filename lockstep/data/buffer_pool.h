@@ -9,11 +9,11 @@
 
 namespace lockstep::data {
 
-/// Memory for batches that is used again once the batch is gone. Fresh memory costs a page fault per
-/// 4 KB, which is more than copying the rows. Used by one thread at a time.
+/// Memory for batches, reused once a batch is freed. Fresh memory costs a page fault per 4 KB, which is more than
+/// copying the rows. For one thread at a time.
 class LOCKSTEP_EXPORT BufferPool {
  public:
-  /// `limit`: how many buffers are remembered; more may be in use, they are then freed as any tensor.
+  /// `limit`: how many buffers the pool remembers. Further buffers are freed like any other tensor.
   explicit BufferPool(std::size_t limit = 64) : limit_(limit) {}
 
   /// A contiguous CPU tensor with unspecified contents that shares memory with no other tensor.

@@ -1,4 +1,4 @@
-// What can be seen to be wrong when a pipeline is built is told then, and names the component.
+// Mistakes that are visible when a pipeline is built are reported then, naming the component.
 #include <ATen/ops/equal.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/full.h>
@@ -32,7 +32,7 @@ void expect_refused(F&& build, int number, const std::vector<std::string>& fragm
 
 Dataset<Pair> known_pairs() { return from_tensor_slices(Pair{at::ones({4, 2}), at::ones({4, 2}, at::kLong)}); }
 
-/// The same, but nobody knows beforehand what they look like.
+/// The same without a known spec.
 Dataset<Pair> unknown_pairs() {
   return known_pairs().map([](Pair pair) { return pair; });
 }
@@ -43,7 +43,7 @@ TEST(Padding, FitsTheComponents) {
     PaddedBatchOptions options;
     int number;
     std::vector<std::string> fragments;
-    bool needs_rows = false;  ///< more than the number of components has to be known
+    bool needs_rows = false;  ///< the spec must be known beyond the number of components
   };
   const std::vector<Case> table{
       {{.padded_shapes = {Shape{4}, Shape{4}, Shape{4}}},
@@ -138,7 +138,7 @@ TEST(DatasetsInOne, MustHaveTheSameElements) {
         named({{"a", ones}}).concatenate(named({{"a", ones}, {"b", ones}}));
       },
       errors::kStructure, {"1 component and 2: float32[] and (float32[], float32[])"});
-  // Sizes may differ, and what is not known cannot be wrong yet.
+  // Sizes may differ, and an unknown spec cannot be wrong yet.
   const auto wide = from_tensor_slices(at::ones({3, 5}, at::kLong));
   EXPECT_EQ(to_string(rows.concatenate(wide).element_spec()), "int64[?]");
   EXPECT_EQ(to_string(integers.concatenate(opaque_range(2)).concatenate(rows).element_spec()), "tensor?");
@@ -250,7 +250,7 @@ TEST(Batches, MustHaveRowsToBeCutAnew) {
       },
       errors::kShape, {"same number of rows", "(float32[3], float32[4])"});
   const auto scalars = opaque_range(4).rebatch(2);
-  EXPECT_THROW(scalars.to_vector(), InvalidArgument) << "nobody knew";
+  EXPECT_THROW(scalars.to_vector(), InvalidArgument) << "the spec was unknown";
 }
 
 }  // namespace

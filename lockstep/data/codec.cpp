@@ -9,7 +9,7 @@
 namespace lockstep::data::detail {
 namespace {
 
-/// "1.5, a float32[]" of a single number, else what it looks like.
+/// "1.5, a float32[]" for a single number, otherwise its spec.
 std::string described(const Component& component) {
   const std::string spec = to_string(ComponentSpec::of(component));
   const auto* tensor = std::get_if<at::Tensor>(&component);
@@ -60,7 +60,7 @@ void Encoder::mark(std::variant<std::int64_t, std::string> length_or_key) {
 
 Component& Decoder::next_component() {
   if (element_.size() == 0) {
-    // An empty batch of rows that are unknown.
+    // An empty batch of rows with unknown structure.
     throw FailedPrecondition(errors::kStructure,
                              {.what = "an empty batch is due, but its rows are unknown",
                               .seen = "an element without components",

@@ -18,7 +18,7 @@
 #include "lockstep/data/element_spec.h"
 #include "lockstep/values/structure.h"
 
-// Between the user's structures and the flat elements of a pipeline.
+// Conversion between the user's structures and the flat elements of a pipeline.
 namespace lockstep::data {
 
 template <class T>
@@ -38,14 +38,14 @@ template <class T>
 inline constexpr bool is_leaf_v = std::is_same_v<T, at::Tensor> || std::is_same_v<T, std::string> ||
                                   std::is_same_v<T, Strings> || std::is_arithmetic_v<T> || is_dataset_v<T>;
 
-/// What `torch::data` gives for a row or a batch: `data`, and mostly a `target`. Such classes have constructors and
-/// therefore no fields that structures could find.
+/// A row or batch as `torch::data` returns it: `data`, and usually a `target`. Such classes have constructors and
+/// therefore no fields that the reflection of structures could find.
 template <class T>
 concept TorchExampleLike = !is_leaf_v<T> && kind_v<T> == StructureKind::Leaf && requires {
   requires std::is_member_object_pointer_v<decltype(&T::data)>;
 };
 
-/// Rows of a DataLoader that were not stacked: a list in which each example would count as a batch of its own.
+/// Rows of a DataLoader without a Stack transform: a list in which each example would count as a batch.
 template <class T>
 inline constexpr bool is_list_of_examples_v = false;
 template <class T>
@@ -102,7 +102,7 @@ void visit(S& value, Visitor& visitor) {
 template <class Map>
 inline constexpr bool has_text_keys_v = std::is_convertible_v<typename Map::key_type, std::string>;
 
-/// Moves the leaves of a structure into an empty element, with the lengths and keys that are needed to build it again.
+/// Moves the leaves of a structure into an empty element, with the lengths and keys needed to rebuild it.
 class LOCKSTEP_EXPORT Encoder {
  public:
   explicit Encoder(Element& element) : element_(element) {}
@@ -141,7 +141,7 @@ class LOCKSTEP_EXPORT Encoder {
   void mark(std::variant<std::int64_t, std::string> length_or_key);
 
   Element& element_;
-  std::shared_ptr<Skeleton> skeleton_;  ///< the element's; null until there is a mark
+  std::shared_ptr<Skeleton> skeleton_;  ///< skeleton of the element; null until there is a mark
 };
 
 /// Builds a structure from the components of an element, which it moves from.
@@ -194,7 +194,7 @@ class LOCKSTEP_EXPORT Decoder {
   double take_float();
   std::int64_t take_integer();
   Component& next_component();
-  /// Of the component taken last.
+  /// Reports the kind of the component taken last.
   [[noreturn]] void throw_other_kind(const std::string& wanted) const;
   [[noreturn]] void throw_too_large(const std::string& type) const;
   std::int64_t next_number();
@@ -213,7 +213,7 @@ struct AsTuple {
   }
 };
 
-/// What a type is made of, as a tuple type: tuples, pairs and arrays are one, a plain struct has its fields.
+/// The parts of a type, as a tuple type: those of tuples, pairs and arrays, and the fields of a plain struct.
 template <class T>
 auto parts_of() {
   constexpr StructureKind kind = kind_v<T>;
@@ -229,7 +229,7 @@ auto parts_of() {
 template <class T>
 using Parts = typename decltype(parts_of<T>())::type;
 
-/// Whether `f(std::type_identity<Part>())` is true for all parts; stops at the first for which it is not.
+/// Whether `f(std::type_identity<Part>())` is true for all parts; stops at the first that returns false.
 template <class T, class F>
 constexpr bool all_parts(F f) {
   return [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -238,7 +238,7 @@ constexpr bool all_parts(F f) {
   (std::make_index_sequence<std::tuple_size_v<Parts<T>>>{});
 }
 
-/// Whether the type says how many leaves a value has; vectors and maps do not.
+/// Whether the type fixes the number of leaves; vectors and maps do not.
 template <class T>
 constexpr bool has_fixed_leaves() {
   if constexpr (is_leaf_v<T>)
@@ -251,7 +251,7 @@ constexpr bool has_fixed_leaves() {
 template <class T>
 inline constexpr bool has_fixed_leaves_v = has_fixed_leaves<T>();
 
-/// The type of a structure after `Leaf<L>::type` took the place of every leaf L. A plain struct stays what it is.
+/// The type of a structure with every leaf L replaced by `Leaf<L>::type`. A plain struct keeps its type.
 template <template <class> class Leaf, class T>
 struct MapLeaves : Leaf<T> {};
 template <template <class> class Leaf, class T>
@@ -282,7 +282,7 @@ struct RowLeaf : std::type_identity<T> {};
 template <>
 struct RowLeaf<Strings> : std::type_identity<std::string> {};
 
-/// Whether MapLeaves finds a type for every part of T. A plain struct stays what it is, so its fields must, too: a
+/// Whether MapLeaves finds a type for every part of T. A plain struct keeps its type, so its fields must keep theirs: a
 /// `std::string` would have to become Strings.
 template <class T, template <class> class Leaf>
 constexpr bool can_map_leaves() {
@@ -297,7 +297,7 @@ constexpr bool can_map_leaves() {
   } else if constexpr (kind == StructureKind::Map || kind == StructureKind::UnorderedMap) {
     return can_map_leaves<typename T::mapped_type, Leaf>();
   } else {
-    return true;  // refused elsewhere
+    return true;  // rejected elsewhere
   }
 }
 template <class T>
@@ -305,7 +305,7 @@ inline constexpr bool can_be_batched_v = can_map_leaves<T, BatchLeaf>();
 template <class T>
 inline constexpr bool has_rows_v = can_map_leaves<T, RowLeaf>();
 
-/// Adds what the type T says about its leaves to `specs`.
+/// Appends the specs of T's leaves to `specs`.
 template <class T>
 void append_specs(std::vector<ComponentSpec>& specs) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
@@ -337,7 +337,7 @@ void encode(T value, Element& element) {
   detail::visit(value, encoder);
 }
 
-/// The structure that the components of `element` make up; they are moved from.
+/// Builds the structure from the components of `element`, which are moved from.
 template <class T>
 T decode(Element& element) {
   static_assert(std::is_default_constructible_v<T>, "elements of a dataset need a default constructor");
@@ -348,8 +348,8 @@ T decode(Element& element) {
   return value;
 }
 
-/// What is known of elements of type T before there is one: the kind of each leaf, and all about numbers. Nothing for
-/// vectors and maps, whose lengths the type does not say.
+/// The spec of elements of type T before one is read: the kind of each leaf, and full specs of numbers. Empty for
+/// vectors and maps, since their type does not fix their length.
 template <class T>
 ElementSpec spec_of_type() {
   if constexpr (detail::has_fixed_leaves_v<T>) {

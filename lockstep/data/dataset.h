@@ -18,16 +18,17 @@
 
 namespace lockstep::data {
 
-/// What a batch of T is: `Dataset<T>::batch` gives a `Dataset<Batch<T>>`. Structures of tensors stay what they are;
-/// byte strings become Strings, numbers tensors.
+/// The type of a batch of T: `Dataset<T>::batch` returns a `Dataset<Batch<T>>`. Structures of tensors keep their type;
+/// byte strings become Strings, and numbers become tensors.
 template <class T>
 using Batch = detail::MappedLeaves<detail::BatchLeaf, T>;
+/// What a row of a batch of T is, as `unbatch` gives it.
 template <class T>
 using Row = detail::MappedLeaves<detail::RowLeaf, T>;
 
 namespace detail {
 
-/// Whether `f` takes the parts of a pair or tuple, and `More` behind them.
+/// Whether `f` takes the parts of a pair or tuple, followed by `More`.
 template <class F, class T, class... More>
 constexpr bool takes_parts() {
   if constexpr (kind_v<T> == StructureKind::Tuple) return []<std::size_t... I>(std::index_sequence<I...>) {
@@ -51,7 +52,7 @@ decltype(auto) call(F& f, T value, More&... more) {
         "the function does not take an element of this dataset, for map_with_random with a RowRandom& behind");
 }
 
-/// What a predicate says, as a bool or as a tensor of one element.
+/// Converts a predicate's result, a bool or a one-element tensor, to bool.
 template <class Answer>
 bool as_bool(const Answer& answer) {
   if constexpr (std::is_same_v<Answer, at::Tensor>)
@@ -76,16 +77,17 @@ class DatasetIterator {
  public:
   explicit DatasetIterator(PipelineIterator pipeline) : pipeline_(std::move(pipeline)) {}
 
+  /// The next element; none at the end.
   std::optional<T> next() {
     if (!pipeline_.next(element_)) return std::nullopt;
     return decode<T>(element_);
   }
-  /// Leaves out up to `count` elements, without computing them where stages allow; says how many there were.
+  /// Skips up to `count` elements, without computing them if the stages allow it; returns how many there were.
   std::int64_t skip(std::int64_t count) { return pipeline_.skip(count); }
   std::int64_t consumed() const { return pipeline_.consumed(); }
-  /// The place behind the last element taken: seeds and positions, never elements.
+  /// The position after the last element taken: seeds and counts, never elements.
   IteratorState state() const { return pipeline_.state(); }
-  /// Goes on where `state` was taken, in this or another program that builds the same dataset.
+  /// Continues from `state`, in this or another program that builds the same dataset.
   void load_state(const IteratorState& state) { pipeline_.load_state(state); }
 
  private:
@@ -93,8 +95,8 @@ class DatasetIterator {
   Element element_;
 };
 
-/// A description of data and how to prepare it: a source and stages on top of it. Immutable and cheap to copy; every
-/// stage gives a new dataset. Names and meaning are those of tf.data.
+/// A description of data and how to prepare it: a source with stages on top. Immutable and cheap to copy; every stage
+/// returns a new dataset. Names and meaning are tf.data's.
 ///
 ///     auto batches = from_tensor_slices(std::pair{images, labels}).shuffle(10'000).batch(64).prefetch(2);
 ///     for (const auto& [image, label] : batches) ...
@@ -105,21 +107,21 @@ class Dataset {
  public:
   using value_type = T;
 
-  /// A place to assign a dataset to; it cannot be read and nothing can be put on top of it.
+  /// An empty dataset to assign to; it cannot be read, and stages cannot be added.
   Dataset() = default;
   explicit Dataset(StagePtr stage) : stage_(std::move(stage)) {}
 
-  /// FailedPrecondition if there is none, as in a `Dataset` that was made without anything.
+  /// FailedPrecondition if there is none, as in a default-constructed `Dataset`.
   const StagePtr& stage() const { return require_stage(stage_); }
   Cardinality cardinality() const { return cardinality_of(*stage()); }
   ElementSpec element_spec() const { return element_spec_of(*stage()); }
   /// The pipeline as a tree, one line for each stage.
   std::string to_string() const { return print_tree(*stage()); }
 
-  // ---- computing: one element for one
+  // ---- one element in, one element out
 
-  /// `f` of every element, or `f(a, b)` of a pair. Runs without gradients, on the thread that reads unless
-  /// `parallel_calls` are asked for.
+  /// Applies `f` to every element, or `f(a, b)` to a pair. Runs without gradients, on the reading thread unless
+  /// `parallel_calls` is set.
   ///
   ///     digits.map([](Digits d) { d.image = d.image / 255; return d; }, {.parallel_calls = 4})
   template <class F>
@@ -131,8 +133,8 @@ class Dataset {
     return Dataset<U>(make_map(stage(), std::move(function), spec_of_type<U>(), std::move(options)));
   }
 
-  /// `f(element, random)`, or `f(a, b, random)` of a pair, where `random` (RowRandom) depends on seed, pass and row
-  /// alone: results are the same with any number of threads.
+  /// `f(element, random)`, or `f(a, b, random)` for a pair. `random` (RowRandom) depends only on seed, pass and row, so
+  /// results are the same with any number of threads.
   template <class F>
   auto map_with_random(F f, MapOptions options = {}) const {
     using U = detail::Result<F, T, RowRandom>;
@@ -143,14 +145,14 @@ class Dataset {
     return Dataset<U>(make_map(stage(), std::move(function), spec_of_type<U>(), std::move(options)));
   }
 
-  /// A map that carries a state: `f(state, element)` returns the new state and the result as a pair.
+  /// A map with state: `f(state, element)` returns the new state and the result as a pair.
   template <class S, class F>
   auto scan(S initial, F f, SpecFunction spec = nullptr) const {
     using U = typename std::remove_cvref_t<std::invoke_result_t<F&, S, T>>::second_type;
     Element state;
     encode<S>(std::move(initial), state);
     ScanFunction function = [f = std::move(f)](Element& carried, Element& element) mutable {
-      Element before = own_copy(carried);  // if f throws, the state stays as it was, also if f has written into it
+      Element before = own_copy(carried);  // the state is kept if f throws, even after f wrote into it
       auto [next, result] = f(decode<S>(before), decode<T>(element));
       encode<S>(std::move(next), carried);
       encode<U>(std::move(result), element);
@@ -166,7 +168,7 @@ class Dataset {
 
   // ---- choosing and ordering
 
-  /// Random order by way of a buffer: each element is a random one of the next `buffer_size`.
+  /// Random order through a buffer: each element is chosen at random from the next `buffer_size`.
   Dataset shuffle(std::int64_t buffer_size, ShuffleOptions options = {}) const {
     return Dataset(make_shuffle(stage(), buffer_size, options));
   }
@@ -183,23 +185,23 @@ class Dataset {
   Dataset take_while(F predicate) const {
     return Dataset(make_take_while(stage(), erased_predicate(std::move(predicate))));
   }
-  /// Leaves out elements that are equal to an earlier one.
+  /// Drops elements equal to an earlier one.
   Dataset unique() const { return Dataset(make_distinct(stage())); }
-  /// Leaves out elements whose computation throws, and counts them.
+  /// Drops elements whose computation throws, and counts them.
   Dataset ignore_errors(IgnoreErrorsOptions options = {}) const {
     return Dataset(make_ignore_errors(stage(), std::move(options)));
   }
 
   // ---- datasets of datasets
 
-  /// The elements of `f(element)`, a dataset for each element, one dataset after the other.
+  /// The elements of the datasets that `f(element)` returns, concatenated.
   template <class F>
   auto flat_map(F f, SpecFunction spec = nullptr) const {
     using U = typename detail::Result<F, T>::value_type;
     return Dataset<U>(
         make_interleave(stage(), erased_expansion(std::move(f)), spec_of_type<U>(), std::nullopt, std::move(spec)));
   }
-  /// As flat_map, with several datasets read in turn.
+  /// As flat_map, but reads several datasets in turn.
   template <class F>
   auto interleave(F f, InterleaveOptions options = {}) const {
     using U = typename detail::Result<F, T>::value_type;
@@ -212,11 +214,12 @@ class Dataset {
 
   // ---- batches
 
+  /// Stacks `size` elements into one with one more dimension.
   auto batch(std::int64_t size, BatchOptions options = {}) const {
     check_batches();
     return Dataset<Batch<T>>(make_batch(stage(), size, options));
   }
-  /// Batches of rows of different shapes, filled up with zeros or `padding_values`.
+  /// Batches of rows of different shapes, padded with zeros or `padding_values`.
   auto padded_batch(std::int64_t size, PaddedBatchOptions options = {}) const {
     check_batches();
     return Dataset<Batch<T>>(make_padded_batch(stage(), size, std::move(options)));
@@ -228,8 +231,8 @@ class Dataset {
                   "map it to a std::tuple first");
     return Dataset<Row<T>>(make_unbatch(stage()));
   }
-  /// The rows of batches cut anew by a cycle of sizes, across the borders of batches. A size of 0 makes an empty batch
-  /// of what rows look like; where nothing tells that (no spec, no row), it is an error.
+  /// Regroups the rows of batches into a cycle of sizes, across batch borders. A size of 0 makes an empty batch shaped
+  /// like the rows; it is an error if neither the spec nor a row gives that shape.
   Dataset rebatch(std::vector<std::int64_t> sizes, bool drop_remainder = false) const {
     require_rows(element_spec(), "rebatch");
     return Dataset(make_rebatch(stage(), std::move(sizes), drop_remainder));
@@ -240,20 +243,21 @@ class Dataset {
 
   // ---- several datasets
 
+  /// The elements of this dataset, then those of `other`.
   Dataset concatenate(const Dataset& other) const { return Dataset(make_concatenate(stage(), other.stage())); }
 
   // ---- running
 
   /// Remembers the elements of the first complete pass: in memory, or in a file.
   Dataset cache(std::string path = "") const { return Dataset(make_cache(stage(), std::move(path))); }
-  /// Reads up to `buffer_size` elements ahead on a thread; -1 chooses.
+  /// Reads up to `buffer_size` elements ahead on a thread; -1 chooses a size.
   Dataset prefetch(std::int64_t buffer_size = -1) const { return Dataset(make_prefetch(stage(), buffer_size)); }
   /// Declares how many elements there are, and checks it at the end.
   Dataset assert_cardinality(Cardinality expected) const { return Dataset(make_assert_cardinality(stage(), expected)); }
-  /// What `distribute` should know.
+  /// Options for `distribute`.
   Dataset with_options(DatasetOptions options) const { return Dataset(make_with_options(stage(), options)); }
 
-  /// `f(*this)`, for functions that put several stages on a dataset.
+  /// `f(*this)`, for functions that add several stages.
   template <class F>
   auto apply(F&& f) const {
     return std::forward<F>(f)(*this);
@@ -261,8 +265,8 @@ class Dataset {
 
   // ---- reading
 
-  /// Starts the next pass over this dataset: shuffles that reshuffle give another order each time. Passes are counted
-  /// by stages, so datasets made of this one go on counting.
+  /// Starts the next pass over this dataset; shuffles with `reshuffle_each_iteration` change their order. Stages count
+  /// passes, so datasets built on this one share its count.
   ///
   ///     dataset.iterator()                             // as a loop does
   ///     dataset.iterator({.meter = meter})             // the same elements, measured
@@ -271,7 +275,7 @@ class Dataset {
     return DatasetIterator<T>(PipelineIterator(stage(), options));
   }
 
-  using Cursor = LoopCursor<T, DatasetIterator<T>>;
+  using Cursor = LoopCursor<T, DatasetIterator<T>>;  ///< the iterator of a range-based `for`
   Cursor begin() const { return Cursor(iterator()); }
   typename Cursor::End end() const { return {}; }
 
@@ -310,7 +314,7 @@ class Dataset {
 LOCKSTEP_EXPORT Dataset<at::Tensor> range(std::int64_t stop);
 LOCKSTEP_EXPORT Dataset<at::Tensor> range(std::int64_t start, std::int64_t stop, std::int64_t step = 1);
 
-/// One element: the structure as it is. The tensors given are not copied; see from_tensor_slices.
+/// A single element: the structure itself. The tensors are not copied; see from_tensor_slices.
 template <class T>
 Dataset<T> from_tensors(T value) {
   Element element;
@@ -323,8 +327,9 @@ Dataset<T> from_tensors(T value) {
 ///     from_tensor_slices(std::pair{images, labels})        // Dataset<pair<Tensor, Tensor>>
 ///     from_tensor_slices(std::vector{a, b, c})             // a vector of tensors is stacked: Dataset<Tensor>
 ///
-/// Contiguous tensors are not copied, since data in memory is often most of what a program holds: who writes into them
-/// later changes the data. Give `tensor.clone()` to keep them apart. What a dataset hands out is always a copy.
+/// Contiguous tensors are not copied, since data in memory is often most of what a program holds: writing into them
+/// later changes the data. Pass `tensor.clone()` to keep them apart. The elements that a dataset returns are always
+/// copies.
 template <class T>
 auto from_tensor_slices(T value) {
   static_assert(detail::has_rows_v<T>,
@@ -337,7 +342,7 @@ auto from_tensor_slices(T value) {
 LOCKSTEP_EXPORT Dataset<at::Tensor> from_tensor_slices(const std::vector<at::Tensor>& slices);
 LOCKSTEP_EXPORT Dataset<std::string> from_tensor_slices(std::vector<std::string> values);
 
-/// Elements of a function. `make` starts anew: it returns a function that gives the next element, or nothing at the
+/// Elements of a function. `make` starts a pass: it returns a function that returns the next element, or nothing at the
 /// end.
 ///
 ///     from_generator([] { return [i = 0]() mutable -> std::optional<at::Tensor> { ... }; })
@@ -356,7 +361,7 @@ auto from_generator(Make make, GeneratorOptions options = {}) {
 
 // ---- several datasets
 
-/// Elements of two datasets as pairs, as long as both have one.
+/// Elements of two datasets as pairs, until the shorter one ends.
 template <class A, class B>
 Dataset<std::pair<A, B>> zip(const Dataset<A>& a, const Dataset<B>& b) {
   return Dataset<std::pair<A, B>>(make_zip(std::vector<StagePtr>{a.stage(), b.stage()}));

@@ -165,7 +165,7 @@ struct NamedBatch {
   std::vector<at::Tensor> values;
 };
 
-// Programs with `Dataset<Named>::batch` do not compile.
+// `Dataset<Named>::batch` does not compile.
 static_assert(!detail::can_be_batched_v<Named> && !detail::can_be_batched_v<Counted>);
 static_assert(!detail::can_be_batched_v<std::map<std::string, Named>> && !detail::has_rows_v<NamedBatch>);
 static_assert(detail::can_be_batched_v<std::tuple<std::string, int, at::Tensor>> &&

@@ -163,7 +163,7 @@ Element concatenate_batches(std::vector<Element>&& batches, const std::string& w
   if (batches.empty())
     throw InvalidArgument(errors::kShape, {.what = "there must be at least one batch to concatenate, got 0",
                                            .where = where,
-                                           .help = "leave this call out where there are no batches"});
+                                           .help = "leave this call out if there are no batches"});
   if (batches.size() == 1) return std::move(batches.front());
   const Element& first = batches.front();
   const auto like_first = [&](const Element& batch, std::size_t i) {

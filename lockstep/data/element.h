@@ -15,15 +15,14 @@
 #include "lockstep/base/function_ref.h"
 #include "lockstep/values/structure.h"
 
-// What flows through a pipeline, with the user's types erased: an element is a flat list of components, one for each
-// leaf of the user's structure.
+// Elements of a pipeline with the user's types erased: a flat list of components, one per leaf of the user's structure.
 namespace lockstep::data {
 
 class Stage;
-using StagePtr = std::shared_ptr<const Stage>;
+using StagePtr = std::shared_ptr<const Stage>;  ///< a node of a pipeline
 
-/// A batch of byte strings (lines, records, file names): what `batch` makes of strings, as it makes a tensor of
-/// tensors. In a structure it is one leaf.
+/// A batch of byte strings (lines, records, file names): `batch` turns strings into Strings as it turns tensors into a
+/// tensor. In a structure it is one leaf.
 class LOCKSTEP_EXPORT Strings {
  public:
   Strings() = default;
@@ -34,6 +33,7 @@ class LOCKSTEP_EXPORT Strings {
   const std::string& operator[](std::int64_t i) const { return values_[static_cast<std::size_t>(i)]; }
   auto begin() const { return values_.begin(); }
   auto end() const { return values_.end(); }
+  /// The strings.
   const std::vector<std::string>& values() const { return values_; }
   std::vector<std::string>& values() { return values_; }
 
@@ -46,21 +46,21 @@ class LOCKSTEP_EXPORT Strings {
 /// One leaf of an element: a tensor, a byte string, a batch of byte strings, or a dataset (an element of `window`).
 using Component = std::variant<at::Tensor, std::string, Strings, StagePtr>;
 
-/// The lengths and keys of the vectors and maps within a structure, in the order in which they are visited. With it
-/// the flat components become the user's structure again. Tuples, arrays and plain structs need none.
+/// The lengths and keys of the vectors and maps within a structure, in visiting order. They turn the flat components
+/// back into the user's structure. Tuples, arrays and plain structs need none.
 struct Skeleton {
-  std::vector<std::variant<std::int64_t, std::string>> marks;  // a length; a map's length is followed by its keys
+  std::vector<std::variant<std::int64_t, std::string>> marks;  ///< a length; a map's length is followed by its keys
   bool operator==(const Skeleton&) const = default;
 };
-using SkeletonPtr = std::shared_ptr<const Skeleton>;
+using SkeletonPtr = std::shared_ptr<const Skeleton>;  ///< null: the user's type is enough
 
 /// One element of a dataset. Passed by reference and moved; copying one shares its tensors and copies its strings.
 struct LOCKSTEP_EXPORT Element {
-  std::vector<Component> components;
-  SkeletonPtr skeleton;  // null where the user's type says it all
+  std::vector<Component> components;  ///< the leaves, in the order in which they are visited
+  SkeletonPtr skeleton;               ///< null where the user's type says it all
 
-  // Stages move elements all the time. Copies are rare and compiled once: what they do to a vector of variants is a
-  // large part of this header's cost.
+  // Stages move elements all the time. Copies are rare and therefore compiled once: copying a vector of variants is a
+  // large part of this header's compile time.
   Element() = default;
   explicit Element(std::vector<Component> parts, SkeletonPtr shape = nullptr);
   Element(const Element&);
@@ -68,15 +68,16 @@ struct LOCKSTEP_EXPORT Element {
   Element& operator=(const Element&);
   Element& operator=(Element&&) noexcept = default;
   ~Element() = default;
-  /// What iterators do for each row, which three moves would make slower.
+  /// Iterators swap for each row; three moves would be slower.
   friend void swap(Element& a, Element& b) noexcept {
     a.components.swap(b.components);
     a.skeleton.swap(b.skeleton);
   }
+  /// An element with one component.
   static Element of(Component component);
 
   std::size_t size() const { return components.size(); }
-  /// The tensor of component i; an error that names the component if it is none.
+  /// The tensor of component i; an error naming the component if it is not a tensor.
   const at::Tensor& tensor(std::size_t i) const;
   const std::string& bytes(std::size_t i) const;
 
@@ -84,33 +85,34 @@ struct LOCKSTEP_EXPORT Element {
   Element mapped(FunctionRef<Component(const Component&)> f) const;
 };
 
-/// The same values in memory of their own and outside of any graph, for an element that is handed out more than once.
+/// The same values in new memory and outside any graph, for an element that is returned more than once.
 LOCKSTEP_EXPORT Element own_copy(Element element);
-/// The same values, tensors on this device; those without memory stay so.
+/// The same values with tensors on this device; those without memory are kept.
 LOCKSTEP_EXPORT Element moved_to(Element element, at::Device device);
-/// Adds the components of `more` to those of `element`, as `zip` and `enumerate` do.
+/// Appends the components of `more` to `element`, as `zip` and `enumerate` do.
 LOCKSTEP_EXPORT void append(Element& element, Element&& more);
-/// The marks of `a` followed by those of `b`; null if there are none.
+/// The marks of `a` followed by the marks of `b`; null if there are none.
 LOCKSTEP_EXPORT SkeletonPtr joined(const SkeletonPtr& a, const SkeletonPtr& b);
 
-/// A tensor of an element as one block of values in order, in the memory of the CPU. InvalidArgument for tensors that
-/// have none: undefined and sparse ones; `where` names the stage.
+/// A tensor of an element as one contiguous block in CPU memory. InvalidArgument for undefined and sparse tensors;
+/// `where` names the stage.
 LOCKSTEP_EXPORT at::Tensor values_in_order(const at::Tensor& tensor, const Element& element, const char* where);
 
 /// "(float[784], int64[])", for messages.
 LOCKSTEP_EXPORT std::string describe(const Element& element);
 
-/// Rows of one batch: stacks rows into an element whose components have one more dimension; see RowWriter. Shapes, dtypes
-/// and structures must agree; `where` names the stage in the error.
+/// Rows of one batch: stacks rows into an element whose components have one more dimension; see RowWriter. Shapes,
+/// dtypes and structures must match; `where` names the stage in the error.
 LOCKSTEP_EXPORT Element stack(std::vector<Element>&& rows, const std::string& where);
-/// The first dimension of a component; none if it has no dimension.
+/// The first dimension of a component; none for a scalar.
 LOCKSTEP_EXPORT std::optional<std::int64_t> rows_of(const Component& component);
-/// The rows of an element by its first component, for reports; 1 where that has no dimension.
+/// The rows of an element by its first component, for reports; 1 for a scalar.
 LOCKSTEP_EXPORT std::int64_t rows_for_reports(const Element& element);
-/// The help of errors about rows.
+/// Help texts for errors about rows.
 struct RowsHelp {
+  /// Help for a value without rows.
   const char* no_rows = "call batch() before, or give tensors with a first dimension";
-  const char* unequal = "make their first dimensions equal in a map";
+  const char* unequal = "make their first dimensions equal in a map";  ///< help for unequal numbers of rows
 };
 /// For batches that do not come from a dataset.
 inline constexpr RowsHelp kHelpForBatches{
@@ -118,15 +120,15 @@ inline constexpr RowsHelp kHelpForBatches{
     .unequal = "give one row for each example, and to run what is not: run(step, split(batch), value)"};
 /// The number of rows of a batch: the first dimension that all components share; an error otherwise.
 LOCKSTEP_EXPORT std::int64_t row_count(const Element& batch, const std::string& where, const RowsHelp& help = {});
-/// Row i of a batch: tensors of their own over the batch's memory; see own_row. Given an element, it is written there.
+/// Row i of a batch: separate tensors over the batch's memory; see own_row. Given an element, writes it there.
 LOCKSTEP_EXPORT Element row(const Element& batch, std::int64_t i);
 LOCKSTEP_EXPORT void row(const Element& batch, std::int64_t i, Element& element);
-/// Rows begin to end - 1 of a batch: tensors of their own over the batch's memory, see own_rows (strings are copied).
+/// Rows begin to end - 1 of a batch: separate tensors over the batch's memory; see own_rows (strings are copied).
 LOCKSTEP_EXPORT Component slice(const Component& component, std::int64_t begin, std::int64_t end);
 LOCKSTEP_EXPORT Element slice(const Element& batch, std::int64_t begin, std::int64_t end);
-/// A batch without its rows, in memory of its own; scalars become zeros.
+/// A batch without its rows, in new memory; scalars become zeros.
 LOCKSTEP_EXPORT Element without_rows(const Element& batch);
-/// One batch of the rows of several that are known to be alike, in memory of its own.
+/// Concatenates the rows of batches that are known to match, in new memory.
 Element join_batches(std::vector<Element>&& batches);
 /// One batch of the rows of several, in order.
 LOCKSTEP_EXPORT Element

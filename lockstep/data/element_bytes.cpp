@@ -13,8 +13,8 @@
 namespace lockstep::data {
 namespace {
 
-// A component and a mark of a skeleton begin with the kind that they are of their variant. The sizes of a tensor and
-// the strings of a batch come behind the number of bytes that they take at least.
+// A component and a mark of a skeleton begin with their index in the variant. The sizes of a tensor and the strings of
+// a batch follow the least number of bytes they take.
 constexpr std::int64_t kSize = sizeof(std::int64_t);
 
 void put(std::string& out, std::int64_t number) { out.append(reinterpret_cast<const char*>(&number), sizeof number); }
@@ -32,8 +32,8 @@ class Parser {
     std::memcpy(&value, take(sizeof value).data(), sizeof value);
     return value;
   }
-  /// A number of things that take at least one byte each, so that a crafted one cannot ask for more memory than the
-  /// file has bytes.
+  /// A count of items that take at least one byte each, so a crafted count cannot request more memory than the file has
+  /// bytes.
   std::size_t count() {
     const std::int64_t value = number();
     if (value < 0 || static_cast<std::uint64_t>(value) > bytes_.size()) fail("a count is out of range");
@@ -117,7 +117,7 @@ std::string to_bytes(const Element& element, const char* where) {
   return out;
 }
 
-// The kinds that files hold: 0, 1 and 2.
+// The kinds in files: 0, 1 and 2.
 static_assert(std::is_same_v<Component, std::variant<at::Tensor, std::string, Strings, StagePtr>>);
 
 Element element_from_bytes(std::string_view bytes, const std::string& where) {

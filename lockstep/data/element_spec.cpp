@@ -18,7 +18,7 @@ bool can_be_one(const ComponentSpec& a, const ComponentSpec& b) {
   return !a.shape.has_rank() || !b.shape.has_rank() || a.shape.rank() == b.shape.rank();
 }
 
-/// The first known number of rows, if all known ones are the same.
+/// The first known number of rows, if all known ones agree.
 std::int64_t common_rows(const ElementSpec& spec) {
   std::int64_t rows = PartialShape::kUnknown;
   if (!spec.components) return rows;
@@ -32,7 +32,7 @@ std::int64_t common_rows(const ElementSpec& spec) {
 }
 
 Component empty_component(const ComponentSpec& spec) {
-  // Dimensions that are not known are 0, and so is the first one; a scalar stays a scalar (a zero).
+  // Unknown dimensions become 0, as does the first one; a scalar stays a scalar (a zero).
   std::vector<std::int64_t> shape = spec.shape.dims();
   std::ranges::replace(shape, PartialShape::kUnknown, 0);
   if (!shape.empty()) shape.front() = 0;

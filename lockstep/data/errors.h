@@ -6,10 +6,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
-// What the errors of this floor are made of.
+// Helpers for the errors of this floor.
 namespace lockstep::data {
 
-/// For what a call is given and cannot follow: `where` is the call, `what` is wrong with it, `help` what to give instead.
+/// Rejects an argument: `where` is the call, `what` is wrong with it, `help` what to pass instead.
 [[noreturn]] inline void refuse_option(std::string where, std::string what, std::string help) {
   throw InvalidArgument(errors::kBadOption,
                         {.what = std::move(what), .where = std::move(where), .help = std::move(help)});

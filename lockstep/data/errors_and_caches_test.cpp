@@ -58,7 +58,7 @@ TEST(Errors, AnythingThrownIsLeftOut) {
   };
   EXPECT_EQ(values_of(range(3).map(odd).ignore_errors({.counter = counter})), (Values{0, 2}));
   EXPECT_EQ(counter->count(), 1);
-  EXPECT_EQ(counter->last_message(), "an exception that is no std::exception");
+  EXPECT_EQ(counter->last_message(), "an exception that is not a std::exception");
 }
 
 TEST(Errors, ErrorsComeInOrderAndNameTheStage) {

@@ -8,16 +8,16 @@
 
 namespace lockstep {
 
-/// The place of an input pipeline among all of them, for the function that makes it.
+/// Identifies one input pipeline among all, for the function that makes it.
 ///
 ///     auto batch = context.get_per_replica_batch_size(64);
 ///     return data::digits().shard(context.num_input_pipelines, context.input_pipeline_id).batch(batch);
 struct LOCKSTEP_EXPORT InputContext {
   int num_input_pipelines = 1;   ///< one per worker
   int input_pipeline_id = 0;     ///< 0 to num_input_pipelines - 1
-  int num_replicas_in_sync = 1;  ///< of all workers
+  int num_replicas_in_sync = 1;  ///< over all workers
 
-  /// The rows of a global batch that one replica gets; InvalidArgument if they cannot be shared out evenly.
+  /// The rows of a global batch for one replica; InvalidArgument if they do not divide evenly.
   std::int64_t get_per_replica_batch_size(std::int64_t global_batch_size) const;
 
   bool operator==(const InputContext&) const = default;

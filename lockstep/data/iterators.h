@@ -11,10 +11,10 @@
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 
-// What several stages are made of.
+// Building blocks shared by several stages.
 namespace lockstep::data {
 
-/// An iterator that makes one element of each element of its input, so that places and skipping are its input's.
+/// An iterator with one element per input element, so its places and skipping are the input's.
 class OneToOneIterator : public ElementIterator {
  public:
   explicit OneToOneIterator(IteratorPtr input) : input_(std::move(input)) {}
@@ -38,7 +38,7 @@ class DeferredIterator : public ElementIterator {
   virtual void compute(const std::vector<std::int64_t>& rows, BufferPool& pool, Element& element) const = 0;
 };
 
-/// One that also has to know how many elements came before: its `next` counts, also what fails.
+/// An iterator that also needs the number of earlier elements; its `next` counts failed ones too.
 class CountingIterator : public OneToOneIterator {
  public:
   using OneToOneIterator::OneToOneIterator;
@@ -61,7 +61,7 @@ class CountingIterator : public OneToOneIterator {
   std::int64_t count_ = 0;  // places passed
 };
 
-/// An iterator that is no more than a function which writes the next element, and is false at the end and from then on.
+/// An iterator made of a function that writes the next element, and returns false at the end and from then on.
 template <class Next>
 class FunctionIterator final : public ElementIterator {
  public:
@@ -80,14 +80,14 @@ IteratorPtr make_function_iterator(Next next) {
 /// Copies of elements that are kept in memory.
 IteratorPtr iterate_elements(std::shared_ptr<const std::vector<Element>> elements);
 
-/// Reads ahead on a thread, several small elements at a time: a hand-over costs more than a small element.
+/// Reads ahead on a thread, several small elements at a time: handing over costs more than a small element.
 IteratorPtr read_ahead_in_chunks(IteratorPtr input);
 
-/// The next `count` numbers of an order, fewer only at its end. The list grows with what there is: a batch may be larger than
-/// the data.
+/// The next `count` numbers of an order, fewer only at its end. The list grows with the numbers read: a batch may be
+/// larger than the data.
 void read_numbers(IndexIterator& order, std::int64_t count, std::vector<std::int64_t>& numbers);
 
-/// For `iterate`: an iterator of this class, made of the input's and of these arguments.
+/// For `iterate`: an iterator of this class over the input's iterator, with these arguments.
 template <class Iterator, class... Arguments>
 auto over_input(Arguments... arguments) {
   return [=](const Stage& below, const IterationContext& context) {
@@ -104,13 +104,13 @@ auto by_function(Next next) {
   };
 }
 
-/// For `cardinality`: of some of the elements.
+/// For `cardinality`, if a stage keeps only some of the elements.
 inline Cardinality unknown_unless_empty(const Stage& below) {
   return below.cardinality() == Cardinality(0) ? Cardinality(0) : Cardinality::unknown();
 }
 
-/// For the spec of a stage with several inputs: what is true of the elements of all of them. InvalidArgument if they are
-/// known not to fit into one dataset: `where` names the stage.
+/// Spec of a stage with several inputs: it covers the elements of all of them. InvalidArgument if they are known not to
+/// fit into one dataset; `where` names the stage.
 ElementSpec common_spec(const std::vector<StagePtr>& datasets, const std::string& where);
 
 }  // namespace lockstep::data

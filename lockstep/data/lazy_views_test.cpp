@@ -1,4 +1,4 @@
-// Tensors that only say that they are conjugated or negated, and tensors that hold nothing, where bytes are copied.
+// Tensors with lazy conjugation or negation, and tensors without memory, in code that copies bytes.
 #include <ATen/ops/complex.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -24,8 +24,8 @@ at::Tensor number(std::int64_t row) {
 
 struct View {
   const char* name;
-  at::Tensor (*of)(std::int64_t row);     ///< a view that is not what its bytes say
-  at::Tensor (*plain)(std::int64_t row);  ///< the same in bytes
+  at::Tensor (*of)(std::int64_t row);     ///< a view whose values differ from its bytes
+  at::Tensor (*plain)(std::int64_t row);  ///< the same with the values in its bytes
 };
 
 const View kViews[] = {

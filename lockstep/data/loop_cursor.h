@@ -16,13 +16,14 @@ class LoopCursor {
   using difference_type = std::ptrdiff_t;
   using pointer = const Value*;
   using reference = const Value&;
+  /// The end of every loop.
   struct End {};
 
   explicit LoopCursor(Pass pass) : pass_(std::move(pass)), current_(pass_.next()) {}
   const Value& operator*() const { return *current_; }
   const Value* operator->() const { return &*current_; }
   LoopCursor& operator++() {
-    current_.reset();  // lets go of the batch first, so that its memory can be used for the next
+    current_.reset();  // frees the batch first, so that the next one can reuse its memory
     current_ = pass_.next();
     return *this;
   }

@@ -1,4 +1,4 @@
-// What functions and consumers may do with the tensors that they are given.
+// How functions and consumers may use the tensors that they are given.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/ones.h>

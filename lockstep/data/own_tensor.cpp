@@ -16,13 +16,13 @@ bool has_blocks_of_rows(const at::Tensor& batch) {
          (batch.size(0) == 1 || batch.stride(0) == batch.numel() / batch.size(0));
 }
 
-/// Whether a tensor is its memory, sizes and strides, and nothing else.
+/// Whether a tensor is fully described by its memory, sizes and strides.
 bool is_plain(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.is_conj() && !tensor.is_neg() &&
          !tensor.is_quantized() && !tensor._is_zerotensor();
 }
 
-/// A part of another storage that keeps it alive. To make it larger takes memory elsewhere.
+/// A part of another storage that keeps it alive. Resizing it allocates new memory.
 c10::Storage part_of(const c10::Storage& whole, void* begin, std::size_t bytes) {
   c10::StorageImpl* kept = c10::Storage(whole).unsafeReleaseStorageImpl();
   c10::DataPtr memory(
@@ -34,7 +34,7 @@ c10::Storage part_of(const c10::Storage& whole, void* begin, std::size_t bytes) 
                                                             /*resizable=*/true));
 }
 
-/// `count` rows as they lie in memory from row `begin` on, as a tensor of these sizes and strides.
+/// `count` rows in memory from row `begin` on, as a tensor of these sizes and strides.
 at::Tensor block_of(const at::Tensor& batch, std::int64_t begin, std::int64_t count, at::IntArrayRef sizes,
                     at::IntArrayRef strides) {
   const std::size_t row_bytes = batch.nbytes() / static_cast<std::size_t>(batch.size(0));
@@ -46,7 +46,7 @@ at::Tensor block_of(const at::Tensor& batch, std::int64_t begin, std::int64_t co
   return block;
 }
 
-/// A view of a batch in the eyes of autograd, as a tensor of its own.
+/// Detaches a view of a batch from its base in autograd's eyes.
 at::Tensor without_base(const at::Tensor& batch, const at::Tensor& view) {
   const bool shares = batch.layout() == at::kStrided && !has_blocks_of_rows(batch);
   return shares ? view.detach().clone() : own_tensor(view);

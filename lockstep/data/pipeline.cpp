@@ -19,7 +19,7 @@ void for_each_stage(const Stage& root, Visit visit) {
   });
 }
 
-/// Passes are counted under one lock for all pipelines: starting one is rare, and stages are shared between them.
+/// One lock for the passes of all pipelines: starting one is rare, and stages are shared between them.
 std::mutex& passes_mutex() {
   static std::mutex one;
   return one;
@@ -33,14 +33,14 @@ bool is_concatenation(const Stage& stage) { return stage.traits().elements == St
 
 using LineOfStage = const std::string& (Stage::*)() const;
 
-/// The stage itself, or the first one below it that has a line.
+/// The stage, or the first one below it that has a line.
 const Stage& shown(const Stage& stage, LineOfStage line) {
   const Stage* at = &stage;
   while ((at->*line)().empty()) at = at->input().get();
   return *at;
 }
 
-/// Datasets that were concatenated stand side by side.
+/// Concatenated datasets appear as siblings.
 std::vector<const Stage*> shown_inputs(const Stage& stage, LineOfStage line) {
   std::vector<const Stage*> inputs;
   const Stage* first = &stage;
@@ -74,7 +74,7 @@ std::string tree_of(const Stage& stage, LineOfStage line) {
 
 }  // namespace
 
-// Not by recursion: programs build chains of many thousand stages.
+// Without recursion: programs build chains of many thousand stages.
 const Stage* find_stage(const Stage& root, FunctionRef<bool(const Stage&)> is_wanted) {
   std::vector<const Stage*> waiting{&root};
   while (!waiting.empty()) {
@@ -96,15 +96,15 @@ std::string print_tree(const Stage& stage) { return tree_of(stage, &Stage::descr
 
 std::string fingerprint(const Stage& stage) { return tree_of(stage, &Stage::identity); }
 
-void save_all_lasting(const Stage& stage, Position& position) {
+void save_pass_states(const Stage& stage, Position& position) {
   for_each_stage(stage, [&](const Stage& each) {
-    if (const auto& lasting = each.description().lasting) lasting->save(position);
+    if (const auto& pass_state = each.description().pass_state) pass_state->save(position);
   });
 }
 
-void restore_all_lasting(const Stage& stage, Position& position) {
+void restore_pass_states(const Stage& stage, Position& position) {
   for_each_stage(stage, [&](const Stage& each) {
-    if (const auto& lasting = each.description().lasting) lasting->restore(position);
+    if (const auto& pass_state = each.description().pass_state) pass_state->restore(position);
   });
 }
 
@@ -170,7 +170,7 @@ ElementIterator& PipelineIterator::started() const {
 
 bool PipelineIterator::next(Element& element) {
   ElementIterator& iterator = started();
-  ++consumed_;  // also if it fails
+  ++consumed_;  // counts even if it fails
   try {
     if (iterator.next(element)) return true;
   } catch (...) {
@@ -195,7 +195,7 @@ IteratorState PipelineIterator::state() const {
   if (const auto obstacle = find_position_obstacle(*stage_)) throw_position_obstacle(*obstacle);
   Position position;
   const ElementIterator& iterator = started();
-  save_all_lasting(*stage_, position);
+  save_pass_states(*stage_, position);
   iterator.locate(consumed_, position);
   return {fingerprint(*stage_), pass_->context.job_seed, pass_->context.epoch, pass_->context.path, consumed_,
           position.numbers()};
@@ -210,11 +210,11 @@ void PipelineIterator::load_state(const IteratorState& state) {
                                               .help = "build the same dataset as in the program that called state()"});
   }
   if (consumed_ == 0 && std::exchange(took_next_pass_, false)) take_back_pass(*stage_, pass_->context.epoch);
-  pass_->iterator = nullptr;  // lets go of what it has begun, such as filling a cache
+  pass_->iterator = nullptr;  // aborts work it began, such as filling a cache
   unplaced_ = nullptr;
   try {
     Position position = Position::of(state.position);
-    restore_all_lasting(*stage_, position);
+    restore_pass_states(*stage_, position);
     pass_->context.job_seed = state.job_seed;
     pass_->context.epoch = state.epoch;
     pass_->context.path = state.path;

@@ -11,15 +11,15 @@
 namespace lockstep::data {
 namespace {
 
-/// What a dataset of scalars holds at each place: a number, or nothing where its computation fails.
+/// The value of a dataset of scalars at each place: a number, or nothing if its computation fails.
 using Numbers = std::vector<std::optional<std::int64_t>>;
 
-/// Puts a stage on a dataset; where it has threads, that many.
+/// Adds a stage to a dataset, with this many threads if it has any.
 using StageMaker = std::function<Dataset<at::Tensor>(const Dataset<at::Tensor>&, int threads)>;
 
 std::int64_t number(const at::Tensor& x) { return x.item<std::int64_t>(); }
 
-/// A random pipeline, and what it must give: a list of places, to which each stage does the obvious.
+/// A random pipeline and its expected result: a list of places, to which each stage does the obvious.
 class RandomPipeline {
  public:
   RandomPipeline(std::uint32_t seed, bool failing) : random_(seed), failing_(failing) {
@@ -48,8 +48,8 @@ class RandomPipeline {
     const Places batches = batched(expected_);
     ASSERT_EQ(places_of(start(plain)), expected);
     if (plain.cardinality().is_known()) {
-      // A batch that fails is one place of what unbatch makes of it.
-      if (!failing_ || plain.stage()->trust() == Trust::Certain) {
+      // A failed batch is one place of unbatch's output.
+      if (!failing_ || plain.stage()->reliability() == Reliability::Certain) {
         EXPECT_EQ(plain.cardinality().value(), static_cast<std::int64_t>(expected.size()));
       }
     }
@@ -58,7 +58,7 @@ class RandomPipeline {
       ASSERT_EQ(places_of(start(build(threads))), expected);
       ASSERT_EQ(places_of(start(build(threads).batch(batch_))), batches);
     }
-    // Every place, each way to get there, with as many threads as it comes.
+    // Every place, reached in each way, with varying numbers of threads.
     auto threads = [turn = 0]() mutable {
       return std::array{0, 2, 0, 0, 1, 0, 4, 0}[static_cast<std::size_t>(turn++ % 8)];
     };
@@ -110,7 +110,7 @@ class RandomPipeline {
     return places;
   }
 
-  /// `f` of every place that did not fail.
+  /// Applies `f` to every place that did not fail.
   template <class F>
   void change(F f) {
     for (std::size_t i = 0; i < expected_.size(); ++i)
@@ -249,7 +249,7 @@ class RandomPipeline {
         varies_ = true;
         return take_over();
       case 17: {
-        // A spec that says how many rows a batch has, so that unbatch has a cardinality.
+        // A spec with the number of rows of a batch, so that unbatch has a cardinality.
         const std::int64_t rows = pick(1, 4);
         add([=](const auto& d, int threads) {
           const auto spec = [=](const ElementSpec&) {
@@ -327,7 +327,7 @@ class RandomPipeline {
     expected_ = result;
   }
 
-  /// Where there is no plain reference, what the stages so far give without threads is one.
+  /// Without a plain reference, the output of the stages so far without threads is used.
   void take_over() {
     expected_.clear();
     for (const auto& place : places_of(start(build(0))))
@@ -336,7 +336,7 @@ class RandomPipeline {
 
   std::mt19937 random_;
   bool failing_;
-  bool varies_ = false;  ///< from pass to pass
+  bool varies_ = false;  ///< between passes
   std::vector<StageMaker> stages_;
   Numbers expected_;
   std::int64_t batch_ = 1;

@@ -16,8 +16,8 @@
 #include "lockstep/data/format/tfrecord.h"
 #include "tests/support/datasets.h"
 
-// A stream is a sequence of places: whoever counts them, by reading, by skipping, by knowing their number or by a saved
-// position, must come to the same.
+// A stream is a sequence of places: counting them by reading, by skipping, by cardinality or by a saved position must
+// give the same result.
 namespace lockstep::data {
 namespace {
 
@@ -29,7 +29,7 @@ Places rest_of(const Places& all, std::size_t from) {
   return {all.begin() + static_cast<std::ptrdiff_t>(std::min(from, all.size())), all.end()};
 }
 
-/// Skips, leaves out by a stage, and resumes at every place; what follows must be what reading on gives.
+/// Skips in place, with a stage, and by resuming, at every place; the rest must equal that of plain reading.
 void expect_one_way_to_count(const Build& build, const std::string& name) {
   SCOPED_TRACE(name);
   const Places all = read_all(build());
@@ -42,7 +42,7 @@ void expect_one_way_to_count(const Build& build, const std::string& name) {
   expect_exact_positions(build, name);
 }
 
-/// Pieces without rows, whose type only the rows of a function tell; the last comes when there are no rows left.
+/// Pieces without rows, whose shape is known only from a function's rows; the last comes when there are no rows left.
 TEST(Places, EmptyPiecesLookAlikeAfterEveryResume) {
   for (const std::int64_t rows : {2, 4, 5, 7, 9, 10}) {
     const auto build = [=] {
@@ -149,7 +149,7 @@ TEST(Places, ACacheRemembersWhatThereIsAndNotWhatWasPromised) {
   EXPECT_EQ(read_all(short_promise).size(), 3u);
 }
 
-/// 0, 1, ... with rows that cannot be read.
+/// 0, 1, ... with unreadable rows.
 class DamagedRows final : public RowSource {
  public:
   DamagedRows(std::int64_t size, std::int64_t divisor) : size_(size), divisor_(divisor) {}
@@ -280,7 +280,7 @@ TEST(Places, APositionBelongsToItsFilesWeightsAndNumbers) {
   EXPECT_EQ(tfrecord_dataset(a).cache(kept).to_vector().size(), 5u);
   EXPECT_THROW(tfrecord_dataset(b).cache(kept).to_vector(), FailedPrecondition);
 
-  // Long lists are told apart, too, without being written out.
+  // Long lists are distinguished too, without being written out.
   std::vector<std::string> many, others;
   for (int i = 0; i < 500; ++i) many.push_back("file " + std::to_string(i));
   others = many;
@@ -356,7 +356,7 @@ TEST(Places, ADamagedElementOfACacheFileIsOnePlace) {
     ASSERT_EQ(read_all(build().skip(k + 1)), rest_of(expected, static_cast<std::size_t>(k) + 1));
     ASSERT_EQ(read_all(build().shuffle(3).skip(4)), rest_of(read_all(build().shuffle(3)), 4));
   }
-  damage(end - 3 * element);  // the length of element 6: what follows cannot be found
+  damage(end - 3 * element);  // the length of element 6: the rest cannot be found
   Places expected = whole;
   for (std::size_t i = 6; i < 9; ++i) expected[i] = std::nullopt;
   EXPECT_EQ(read_all(build()), expected);

@@ -8,7 +8,7 @@
 
 namespace lockstep::data {
 
-/// A place in a pipeline's stream, as a few numbers; never rows.
+/// A position in a pipeline's stream, as a few numbers; never rows.
 class LOCKSTEP_EXPORT Position {
  public:
   void push(std::int64_t number) { numbers_.push_back(number); }

@@ -144,7 +144,7 @@ TEST(Position, GoingOnComputesOnlyWhatIsNeeded) {
   EXPECT_EQ(calls, 0);
 }
 
-/// Throws at the rows whose number leaves `rest` when divided by `divisor`.
+/// Throws at the rows whose number modulo `divisor` is `rest`.
 auto picky(std::int64_t divisor, std::int64_t rest) {
   return [=](const at::Tensor& x) {
     if (x.item<std::int64_t>() % divisor == rest) throw std::runtime_error("picky");
@@ -152,7 +152,7 @@ auto picky(std::int64_t divisor, std::int64_t rest) {
   };
 }
 
-// A failed element keeps its place: what is behind it is the same whether it was read, skipped or resumed behind.
+// A failed element keeps its place: what follows is the same whether it was read, skipped or resumed after.
 TEST(Position, FailedElementsKeepTheirPlaces) {
   const LogSilence quiet;
   const auto bad = picky(5, 2);
@@ -299,7 +299,7 @@ TEST(Position, ACacheGoesOnWithTheSeedThatFilledIt) {
   places_of(other.iterator({.job_seed = 2, .epoch = 0}));
   EXPECT_THROW(resume(other, later.state()), FailedPrecondition) << "it holds other rows";
 
-  // What fills a cache may also be another pipeline than the one whose position is saved.
+  // A cache may also be filled by a pipeline other than the one whose position is saved.
   const auto looked_at = cached();
   places_of(looked_at.iterator({.job_seed = 1, .epoch = 0}));
   auto shuffled = looked_at.shuffle(4, {.seed = 1}).batch(3).iterator({.job_seed = 2, .epoch = 1});
@@ -320,7 +320,7 @@ TEST(Position, AnEndlessRepeatKeepsItsPositionsSmallAndExact) {
   EXPECT_EQ(resume(build().prefetch(50), ahead.state()).next()->item<std::int64_t>(), 2);
 }
 
-// An iterator that was half moved would go on anywhere.
+// A half-restored iterator would continue anywhere.
 TEST(Position, AStateThatCannotBeLoadedLeavesAnErrorInsteadOfAPlace) {
   const auto cached = [] { return range(9).shuffle(9).cache(); };
   auto other = cached().iterator({.job_seed = 1, .epoch = 0});

@@ -18,6 +18,7 @@ class RandomStream {
  public:
   explicit constexpr RandomStream(std::uint64_t key) : state_(mix(key)) {}
 
+  /// The next number: 64 random bits.
   constexpr std::uint64_t next() {
     state_ += 0x9e3779b97f4a7c15u;
     return mix(state_);
@@ -25,7 +26,7 @@ class RandomStream {
 
   /// Uniform in [0, bound), without bias; `bound` at least 1.
   constexpr std::uint64_t below(std::uint64_t bound) {
-    // Lemire: the high half of a product; a low half in the short first part of the range is drawn again.
+    // Lemire's method: the high half of a product; rejects a low half in the short first part of the range.
     Wide product = static_cast<Wide>(next()) * bound;
     if (static_cast<std::uint64_t>(product) < bound) {
       const std::uint64_t threshold = -bound % bound;
@@ -34,7 +35,7 @@ class RandomStream {
     return static_cast<std::uint64_t>(product >> 64);
   }
 
-  /// What decides the numbers to come, to go on with them elsewhere.
+  /// The generator's state, to continue its numbers elsewhere.
   constexpr std::uint64_t state() const { return state_; }
   constexpr void set_state(std::uint64_t state) { state_ = state; }
 

@@ -16,11 +16,11 @@ class LOCKSTEP_EXPORT RowSource {
  public:
   virtual ~RowSource();
   virtual std::int64_t size() const = 0;
-  /// The rows of these indices as one batch, in memory of their own that comes from `pool`.
+  /// The rows of these indices as one batch, in new memory from `pool`.
   virtual void gather(std::span<const std::int64_t> indices, BufferPool& pool, Element& batch) const = 0;
-  /// One row, in memory of its own: user functions may write into it.
+  /// One row, in new memory: user functions may write into it.
   virtual Element row(std::int64_t index) const = 0;
 };
-using RowSourcePtr = std::shared_ptr<const RowSource>;
+using RowSourcePtr = std::shared_ptr<const RowSource>;  ///< rows that can be read in any order
 
 }  // namespace lockstep::data

@@ -13,7 +13,7 @@
 namespace lockstep::data {
 namespace {
 
-// A batch may be declared larger than the data: memory for it is only taken beforehand up to this.
+// A batch size may exceed the data: memory is reserved in advance only up to this.
 constexpr std::int64_t kLargestPrepared = 64 << 20;
 
 /// Whether the bytes in memory are the values in order.
@@ -111,7 +111,7 @@ Element stack(std::vector<Element>&& rows, const std::string& where) {
   if (rows.empty())
     throw InvalidArgument(errors::kShape, {.what = "a batch must have at least one row, got none",
                                            .where = where,
-                                           .help = "give rows, or an element_spec that says what they look like"});
+                                           .help = "give rows, or an element_spec with their dtypes and shapes"});
   BufferPool pool;
   RowWriter writer(pool, where);
   writer.set_capacity(std::ssize(rows));

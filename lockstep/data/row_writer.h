@@ -14,7 +14,7 @@
 
 namespace lockstep::data {
 
-/// What rows must have in common to become one batch: structure, types, shapes, and where their tensors lie.
+/// What the rows of a batch must have in common: structure, dtypes, shapes, and where their tensors are stored.
 class RowForm {
  public:
   /// An error if such rows cannot be batched at all.
@@ -22,10 +22,10 @@ class RowForm {
 
   bool fits(const Element& row) const;
   bool operator==(const RowForm&) const = default;
-  /// A batch without rows, as such rows would make up.
+  /// A batch without rows, as such rows would form.
   Element empty_batch() const;
 
-  /// What to throw when row `number` of a batch has the form `other`, and its first row this one.
+  /// The error for row `number` of a batch with form `other` if its first row has this form.
   InvalidArgument misfit(const RowForm& other, std::int64_t number, const std::string& where) const;
 
  private:
@@ -40,28 +40,28 @@ class RowForm {
   std::vector<Memory> memory_;  // one for each component
 };
 
-/// Puts rows into a batch one by one, each right after it was computed: while it is still in the cache, and by the
-/// thread that made it, so that its memory serves the next row. A batch may come in pieces, each with memory of its own.
+/// Writes rows into a batch one by one, each right after it was computed: while it is in the cache, and on the thread
+/// that made it, so that its memory serves the next row. A batch may consist of pieces with separate memory.
 class RowWriter {
  public:
   /// `where` names the stage in errors.
   RowWriter(BufferPool& pool, std::string where) : pool_(pool), where_(std::move(where)) {}
 
-  /// Drops what is left of the last batch. The first row of the next one may have another form.
+  /// Drops the rest of the last batch. The first row of the next one may have another form.
   void start_batch() { rows_of_batch_ = count_ = 0; }
-  /// Of the next piece: rows at most.
+  /// Maximum number of rows of the next piece.
   void set_capacity(std::int64_t rows) { capacity_ = rows; }
-  /// False if the row does not have the form of the first one; an error if such rows cannot be batched at all.
+  /// False if the form differs from the first row's; throws if such rows cannot be batched at all.
   bool add(Element& row);
-  /// For a row that `add` does not take.
+  /// For a row that `add` rejected.
   [[noreturn]] void throw_misfit(const Element& row) const;
-  /// Of the piece.
+  /// Rows in the current piece.
   std::int64_t size() const { return count_; }
-  /// Of the last row that was added or looked at; none before the first.
+  /// Form of the last row added or inspected; none before the first.
   const std::optional<RowForm>& form() const { return form_; }
-  /// Takes over the form of a row without adding it.
+  /// Adopts the form of a row without adding it.
   void look_at(const Element& row);
-  /// The rows added since the last piece, of which there must be one.
+  /// The rows added since the last piece; there must be at least one.
   Element finish();
 
  private:
@@ -70,12 +70,12 @@ class RowWriter {
   BufferPool& pool_;
   const std::string where_;
   std::int64_t capacity_ = 0;
-  std::int64_t rows_of_batch_ = 0;  // of all its pieces
+  std::int64_t rows_of_batch_ = 0;  // over all its pieces
   std::int64_t count_ = 0;
-  std::optional<RowForm> form_;  // kept from batch to batch: most often it is the same
+  std::optional<RowForm> form_;  // kept across batches: usually it does not change
   bool loose_ = false;           // rows of a kind that is stacked at the end
   std::vector<Element> rows_;    // if loose
-  Element batch_;                // else
+  Element batch_;                // otherwise
   std::vector<std::size_t> row_bytes_;
 };
 

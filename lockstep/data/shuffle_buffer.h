@@ -10,8 +10,8 @@
 
 namespace lockstep::data {
 
-/// The buffer of a shuffle, over whatever it holds: elements, or the numbers of rows. The choices depend on the key and
-/// on how many items there are, never on the items: so a shuffle of numbers says what a shuffle of elements would do.
+/// A shuffle buffer over any items: elements, or row numbers. The choices depend only on the key and the number of
+/// items, never on the items, so a shuffle of numbers predicts a shuffle of elements.
 template <class Item>
 class ShuffleBuffer {
  public:
@@ -37,7 +37,7 @@ class ShuffleBuffer {
     return true;
   }
 
-  /// Leaves out up to `count` items, and says how many there were.
+  /// Skips up to `count` items, and returns how many there were.
   template <class Pull>
   std::int64_t skip(std::int64_t count, Pull&& pull) {
     std::int64_t skipped = 0;
@@ -45,7 +45,7 @@ class ShuffleBuffer {
     return skipped;
   }
 
-  /// Writes all of it, numbers being its items, and reads it into a buffer of the same capacity.
+  /// Writes the whole buffer of numbers, and reads it into a buffer of the same capacity.
   void save(Position& position) const requires std::is_same_v<Item, std::int64_t> {
     position.push(static_cast<std::int64_t>(random_.state()));
     position.push(ended_ ? 1 : 0);
@@ -62,7 +62,7 @@ class ShuffleBuffer {
   std::vector<Item>& items() { return items_; }
   std::int64_t size() const { return static_cast<std::int64_t>(items_.size()); }
 
-  /// A buffer in the same state that holds the numbers 0, 1, ... in place of this one's items.
+  /// A buffer in the same state with the numbers 0, 1, ... in place of this one's items.
   ShuffleBuffer<std::int64_t> numbered() const {
     ShuffleBuffer<std::int64_t> result(0, capacity_);
     result.random_ = random_;
@@ -70,7 +70,7 @@ class ShuffleBuffer {
     for (std::int64_t i = 0; i < size(); ++i) result.items_.push_back(i);
     return result;
   }
-  /// Takes over the choices made by `other`; the items are the caller's to move.
+  /// Takes over the choices of `other`; the caller moves the items.
   void follow(const ShuffleBuffer<std::int64_t>& other) {
     random_ = other.random_;
     ended_ = other.ended_;

@@ -9,13 +9,13 @@
 #include "lockstep/data/stages/keyed_permutation.h"
 #include "tests/support/datasets.h"
 
-// Places in shuffles that are found again without drawing all that came before.
+// Positions in shuffles that are restored without repeating all earlier draws.
 namespace lockstep::data {
 namespace {
 
 using Build = std::function<Dataset<at::Tensor>()>;
 
-/// The next elements, a few, after leaving out `count`.
+/// The next few elements after skipping `count`.
 Places some_after(DatasetIterator<at::Tensor> iterator, std::int64_t count) {
   iterator.skip(count);
   return places_of(std::move(iterator), 20);
@@ -63,7 +63,7 @@ TEST(ShufflePosition, APositionDoesNotDependOnHowManyAreReadAtATime) {
   EXPECT_EQ(one_by_one.state(), at_once.state());
 }
 
-// A prefetch below a shuffle turns numbers into elements; it is no part of a pipeline's identity.
+// A prefetch below a shuffle turns numbers into elements; it is not part of a pipeline's identity.
 TEST(ShufflePosition, NumbersAndElementsGoOnFromEachOther) {
   for (const std::int64_t buffer : {100, 100'000}) {
     const Build numbers = [=] { return range(100'000).shuffle(buffer); };
@@ -134,7 +134,7 @@ TEST(KeyedPermutation, IsAnOrderOfAllNumbers) {
   }
 }
 
-// Each number comes first for about equally many keys, and so does each distance between neighbours.
+// Each number comes first for about equally many keys, and each distance between neighbours is about equally frequent.
 TEST(KeyedPermutation, FavoursNoNumber) {
   constexpr std::uint64_t kSize = 50;
   constexpr int kKeys = 50'000;

@@ -33,20 +33,20 @@ class RowIterator final : public ElementIterator {
 
 RowSource::~RowSource() = default;
 
-Lasting::~Lasting() = default;
+PassState::~PassState() = default;
 
 Stage::Stage(std::vector<StagePtr> inputs, StageDescription description)
     : inputs_(std::move(inputs)), is_(std::move(description)) {
   for (const StagePtr& input : inputs_) {
-    trust_ = std::min(trust_, input->trust());
+    reliability_ = std::min(reliability_, input->reliability());
     depth_ = std::max(depth_, input->depth() + 1);
   }
   cardinality_ = is_.cardinality ? is_.cardinality(basis()) : input()->cardinality();
-  if (is_.trust) trust_ = is_.trust(basis());
+  if (is_.reliability) reliability_ = is_.reliability(basis());
   spec_ = is_.spec ? is_.spec(basis()) : input()->element_spec();
 }
 
-// A long chain is let go of one stage at a time: if each freed the next, that would need as much stack.
+// A long chain is freed one stage at a time: recursion would need a stack of its length.
 Stage::~Stage() {
   std::vector<StagePtr> dying = std::move(inputs_);
   while (!dying.empty()) {
@@ -63,7 +63,7 @@ Cardinality Stage::total_rows() const {
   if (!known.is_unknown()) return known;
   if (traits().elements == StageTraits::Elements::Same) return input()->total_rows();
   const auto rows = rows_by_spec(element_spec());
-  return rows ? multiplied(cardinality_if(Trust::Promised), *rows) : Cardinality::unknown();
+  return rows ? multiplied(cardinality_if(Reliability::Promised), *rows) : Cardinality::unknown();
 }
 
 StagePtr Stage::with_inputs(std::vector<StagePtr> inputs, int workers, int worker) const {

@@ -11,23 +11,23 @@
 
 namespace lockstep::data {
 
-/// What is measured of one stage. Written by the thread that runs the stage, read by anybody.
+/// Measurements of one stage. Written by the thread that runs the stage, read by any thread.
 struct StageCounters {
-  StageReportLine line;            ///< what it is; its name is what the user calls it (MapOptions::name)
+  StageReportLine line;            ///< description; its name is the user's (MapOptions::name)
   StageCounters* above = nullptr;  ///< the stage that reads from this one
 
-  std::atomic<std::int64_t> first_asked_ns{0};  ///< of the steady clock; 0: it was not asked yet
+  std::atomic<std::int64_t> first_asked_ns{0};  ///< by the steady clock; 0: no request yet
   std::atomic<std::int64_t> elements{0};
   std::atomic<std::int64_t> rows{0};
-  std::atomic<std::int64_t> asked_ns{0};      ///< within `next`, inputs on the same thread included
-  std::atomic<std::int64_t> computing_ns{0};  ///< of parallel calls: within the function, all threads together
-  std::atomic<std::int64_t> buffered{0};      ///< pieces that were ready, summed over requests
+  std::atomic<std::int64_t> asked_ns{0};      ///< time in `next`, including inputs on the same thread
+  std::atomic<std::int64_t> computing_ns{0};  ///< for parallel calls: time in the function, summed over threads
+  std::atomic<std::int64_t> buffered{0};      ///< finished pieces waiting, summed over requests
   std::atomic<std::int64_t> requests{0};
   std::atomic<std::int64_t> buffer_size{0};
 
   using Clock = std::chrono::steady_clock;
 
-  /// When an element is asked for: now.
+  /// Called when an element is requested; returns the time.
   Clock::time_point begin_request() {
     const Clock::time_point now = Clock::now();
     std::int64_t not_yet = 0;
@@ -35,7 +35,7 @@ struct StageCounters {
       first_asked_ns.compare_exchange_strong(not_yet, std::chrono::nanoseconds(now.time_since_epoch()).count());
     return now;
   }
-  /// `its_rows`: those of the element; none if there was none.
+  /// `its_rows`: rows of the element; none if there was no element.
   void end_request(Clock::time_point begun, std::optional<std::int64_t> its_rows) {
     add_time(asked_ns, begun);
     if (!its_rows) return;

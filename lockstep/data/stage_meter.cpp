@@ -41,10 +41,10 @@ class MeteredIterator final : public OneToOneIterator {
   bool batches_;
 };
 
-/// Whether a stage's inputs run on threads of their own, so that its time does not hold theirs.
+/// Whether a stage's inputs run on their own threads, so that its time does not include theirs.
 bool has_own_threads(const std::string& kind) { return kind == "prefetch" || kind == "parallel_map"; }
 
-/// Whether a stage lets its inputs run while its consumer does something else.
+/// Whether a stage's inputs keep running while its consumer is busy.
 bool reads_ahead(const StageReportLine& line) {
   return line.kind == "prefetch" || (line.kind == "distribute" && line.buffer_fill >= 0);
 }
@@ -54,7 +54,7 @@ std::string reading_ahead(const StageReportLine& last) {
   return last.kind == "distribute" ? "choose a per_replica_buffer_size of 1 or more" : "put prefetch(2) at the end";
 }
 
-/// Whether a stage computes while its consumer does something else: on threads of its own, or of a stage above.
+/// Whether a stage computes while its consumer is busy: on its own threads, or a higher stage's.
 bool runs_beside_consumer(const StageReport& report, std::size_t stage) {
   int depth = report.stages[stage].depth + 1;
   for (std::size_t i = stage + 1; i-- > 0;) {
@@ -92,7 +92,7 @@ std::string hint_for(const StageReport& report, int cores) {
   const auto slowest = std::ranges::max_element(report.stages, {}, per_thread);
   const auto index = static_cast<std::size_t>(slowest - report.stages.begin());
   const bool beside = runs_beside_consumer(report, index);
-  // What runs beside the consumer and is idle most of the time cannot be what holds it up all the time.
+  // A stage that runs in parallel to the consumer and is mostly idle cannot be what holds it up.
   const bool is_bound = per_thread(*slowest) >= 0.5 * (beside ? std::max(waiting, report.seconds) : waiting);
   if (is_bound) return str("bound by ", slowest->name, advice_for(report, *slowest, cores));
   const StageReportLine& last = report.stages.front();
@@ -126,7 +126,7 @@ std::shared_ptr<StageCounters> StageMeter::counters_of(const std::shared_ptr<con
 StageReport StageMeter::report() const {
   const std::lock_guard lock(kept_->mutex);
   StageReport report;
-  // Stages are counted from the source, as they stand in the program; they were started from the end.
+  // Stages are counted from the source, as in the program; they were started from the end.
   std::map<std::string, int> numbers;
   std::vector<std::string> names(kept_->in_order.size());
   for (std::size_t i = kept_->in_order.size(); i-- > 0;) {
@@ -151,7 +151,7 @@ StageReport StageMeter::report() const {
       if (other->above == stage.get()) inputs += seconds(other->asked_ns);
     if (line.kind == "parallel_map")
       line.busy_s = seconds(stage->computing_ns);
-    else if (line.kind == "distribute")  // on a thread of its own, or on its reader's
+    else if (line.kind == "distribute")  // on its own thread, or its reader's
       line.busy_s = std::max(0.0, seconds(stage->computing_ns) - inputs);
     else if (!has_own_threads(line.kind))
       line.busy_s = std::max(0.0, line.waiting_s - inputs);

@@ -11,7 +11,7 @@
 namespace lockstep::data {
 namespace detail {
 
-/// Whether rows can be had one by one. Datasets with transforms (`dataset.map(...)`) only give batches of them.
+/// Whether rows can be read one by one. Datasets with transforms (`dataset.map(...)`) only return batches.
 template <class Source>
 concept GivesRows = requires(Source& source) {
   source.get(std::size_t{0});
@@ -27,7 +27,7 @@ concept GivesLists = requires(Source& source, const std::vector<std::size_t>& ro
   source.get_batch(rows).at(0);
 };
 
-/// What a source gives for row `index`: by itself, as one of a list, or as a batch of one.
+/// What a source returns for row `index`: a row, a list of one, or a batch of one.
 template <class Source>
 auto torch_example(Source& source, std::size_t index) {
   if constexpr (GivesRows<Source>)
@@ -40,7 +40,7 @@ auto torch_example(Source& source, std::size_t index) {
 template <class Source>
 using TorchExample = decltype(torch_example(std::declval<Source&>(), 0));
 
-/// The rows of a `torch::data` dataset. Its functions are not const, so rows are read one at a time.
+/// The rows of a `torch::data` dataset. Its functions are not const, so rows are read by one thread at a time.
 template <class Source>
 class TorchRows final : public RowSource {
  public:
@@ -87,7 +87,7 @@ class TorchRows final : public RowSource {
     return element;
   }
 
-  /// A batch as the dataset stacks it; it must have kept one row for each index.
+  /// A batch as the dataset stacks it; it must have one row per index.
   Element stacked(std::span<const std::int64_t> indices) const {
     const std::vector<std::size_t> rows(indices.begin(), indices.end());
     Element batch = [&] {
@@ -102,7 +102,7 @@ class TorchRows final : public RowSource {
     return batch;
   }
 
-  /// A row as the dataset gives it, which may be a view of what it keeps.
+  /// A row as the dataset returns it, which may be a view of its data.
   Element shared_row(std::int64_t index) const {
     if constexpr (kIsStacked) {
       return data::row(stacked({&index, 1}), 0);
@@ -119,8 +119,8 @@ class TorchRows final : public RowSource {
 
 }  // namespace detail
 
-/// The examples of a `torch::data::datasets::Dataset`: pairs of data and target, a tensor or a number, or data
-/// alone. Transforms of torch are part of the dataset.
+/// The examples of a `torch::data::datasets::Dataset`: pairs of data and target, each a tensor or a number, or only
+/// data. Torch's transforms are part of the dataset.
 ///
 ///     from_torch_dataset(torch::data::datasets::MNIST("./data")).shuffle(10'000).batch(64)
 ///     from_torch_dataset(torch::data::datasets::MNIST("./data").map(torch::data::transforms::Normalize<>(0.13, 0.31)))

@@ -21,15 +21,15 @@
 
 namespace lockstep::data {
 
-/// What every thread of a pipeline does first: it has a name, computes with one intra-op thread (so that results do not
-/// depend on how many threads a pipeline has) and without gradients. Threads of the program are left as they are.
+/// Called first on every thread of a pipeline: sets its name, one intra-op thread (so that results do not depend on the
+/// number of threads) and no gradients. The program's own threads are left alone.
 LOCKSTEP_EXPORT void prepare_pipeline_thread(const char* name);
 
-/// Throws ResourceExhausted: the system gave `started` of `wanted` threads and no more.
+/// Throws ResourceExhausted: the system started `started` of `wanted` threads.
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_more_threads(int started, int wanted, const std::string& reason);
 
-/// What could not be started once is not tried again: who goes on after the error would find the elements elsewhere
-/// than the other inputs of a zip, or the rest of a batch, expect them.
+/// A start that failed is not retried: after the error the elements would no longer line up with the other inputs of a
+/// zip, or the rest of a batch.
 class StartOnce {
  public:
   template <class F>
@@ -47,8 +47,8 @@ class StartOnce {
   std::exception_ptr error_;
 };
 
-/// What threads of a pipeline do: `fill` takes the next piece of work from the input (one thread at a time, in order;
-/// false at its end), `work` computes it (many at once). Neither may throw: errors travel within the piece.
+/// The work of a pipeline's threads: `fill` takes the next piece of work from the input (one thread at a time, in
+/// order; false at its end), `work` computes it (many at once). Neither may throw: errors travel within the piece.
 template <class Piece>
 struct WorkerFunctions {
   std::function<bool(Piece&)> fill;
@@ -62,16 +62,16 @@ enum class PieceOrder {
   AsFinished,  ///< a slow one does not hold up others
 };
 
-/// Threads that read ahead and compute; the owner takes finished pieces. Destroying it in the middle stops the threads
-/// after the piece each is at. Where not all threads can be started, none has asked for a piece, and the constructor
-/// throws ResourceExhausted.
+/// Threads that read ahead and compute; the owner takes finished pieces. The destructor stops each thread after its
+/// current piece. If not all threads can be started, none requests a piece, and the constructor throws
+/// ResourceExhausted.
 template <class Piece, class Thread = std::thread>
 class Workers {
  public:
-  /// `limit`: pieces that are being made or wait to be taken. Memory is only taken for those there are.
+  /// `limit`: pieces that are being made or wait to be taken. Memory is only allocated for those in use.
   Workers(int threads, std::size_t limit, WorkerFunctions<Piece> functions, PieceOrder order = PieceOrder::AsInput)
       : functions_(std::move(functions)), limit_(limit), order_(order) {
-    // They run all or not at all: each waits until the last is there.
+    // All threads run or none: each waits until the last has started.
     std::promise<bool> all_there;
     const auto give_up = [&] {
       all_there.set_value(false);
@@ -103,7 +103,7 @@ class Workers {
     for (Thread& thread : threads_) thread.join();
   }
 
-  /// Waits for the next piece and swaps it with `piece`, whose memory is then used again; false at the end.
+  /// Waits for the next piece and swaps it with `piece`, whose memory is reused; false at the end.
   bool take(Piece& piece) {
     std::unique_lock lock(mutex_);
     auto next = slots_.end();
@@ -112,14 +112,15 @@ class Workers {
     std::swap(piece, next->piece);
     next->ready = false;
     spare_.splice(spare_.begin(), slots_, next);
-    // Waking a thread costs more than many a piece: it waits for room for a few, unless the owner has to wait next.
+    // Waking a thread costs more than many pieces: wait until there is room for a few, unless the owner has to wait
+    // next.
     const bool wakes = limit_ - slots_.size() >= std::min<std::size_t>(limit_ / 2, 8) || find_ready() == slots_.end();
     lock.unlock();
     if (wakes) room_.notify_one();
     return true;
   }
 
-  /// Returns when `take` would not wait, or after `limit`; whether it would not.
+  /// Waits until `take` would return at once, at most `limit`; returns whether it would.
   bool wait_for(std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
     return finished_.wait_for(lock, limit, [&] { return find_ready() != slots_.end() || (ended_ && slots_.empty()); });
@@ -155,7 +156,7 @@ class Workers {
     }
   }
 
-  /// Finds the slot of a new piece of work; false when there is none.
+  /// Finds the slot for a new piece of work; false if there is none.
   bool fill_next(SlotPtr& slot) {
     const std::lock_guard reading(input_);
     {
@@ -179,12 +180,12 @@ class Workers {
   WorkerFunctions<Piece> functions_;
   std::size_t limit_;
   PieceOrder order_;
-  std::mutex input_;          // whoever holds it reads the input, or waits for room to do so
-  mutable std::mutex mutex_;  // of all that follows
+  std::mutex input_;          // its holder reads the input, or waits for room to do so
+  mutable std::mutex mutex_;  // guards all that follows
   std::condition_variable room_;
   std::condition_variable finished_;
   std::list<Slot> slots_;  // in the order of the input
-  std::list<Slot> spare_;  // their memory is used again
+  std::list<Slot> spare_;  // for reuse of their memory
   bool ended_ = false;
   bool stop_ = false;
   std::vector<Thread> threads_;

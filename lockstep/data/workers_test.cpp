@@ -110,7 +110,7 @@ TEST(Workers, StoppingInTheMiddleNeverHangs) {
   }
 }
 
-/// A thread that cannot be started if there are two already.
+/// A thread that cannot be started if two are running already.
 class ScarceThread {
  public:
   template <class Run>

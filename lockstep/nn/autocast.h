@@ -11,15 +11,15 @@
 
 namespace lockstep {
 
-/// Until the end of the block, on this thread and in what `run` does for it, products and convolutions are computed in
-/// `dtype` and what needs precision in float32; weights stay as they are.
+/// Until the end of the block, on this thread and in a `run` called there, products and convolutions are computed in
+/// `dtype` and precision-sensitive operations in float32; weights keep their type.
 ///
 ///     strategy.run([&](const torch::Tensor& x) {
 ///       const ls::Autocast autocast(torch::kBFloat16);
 ///       optimizer.minimize(ls::average_loss(loss_per_row(model->forward(x))));
 ///     }, batch);
 ///
-/// Around `run` it does the same for all replicas. Unless a device is named, it is for CPUs and GPUs.
+/// Around `run` it applies to all replicas. Unless a device is named, it covers CPUs and GPUs.
 class LOCKSTEP_EXPORT Autocast {
  public:
   explicit Autocast(at::ScalarType dtype = at::ScalarType::BFloat16, std::optional<at::DeviceType> device = {});
@@ -34,12 +34,12 @@ class LOCKSTEP_EXPORT Autocast {
     bool is_enabled;
   };
   std::array<Outer, 2> outer_{};
-  std::size_t devices_ = 0;  ///< how many of them count
+  std::size_t devices_ = 0;  ///< how many entries are in use
 };
 
 namespace detail {
 
-/// Autocast keeps copies of the weights that it has cast; they are of no use once the weights change.
+/// Autocast caches cast copies of the weights, which are stale once the weights change.
 void forget_cast_weights();
 
 }  // namespace detail

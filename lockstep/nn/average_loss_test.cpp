@@ -20,7 +20,7 @@
 #include "tests/support/one_weight.h"
 #include "tests/support/replicas.h"
 
-// The share of the mean loss that each replica contributes, however the rows are spread.
+// Each replica's share of the mean loss, however the rows are distributed.
 namespace lockstep {
 namespace {
 
@@ -49,7 +49,7 @@ TEST_P(AverageLoss, TakesIntegersAndWeights) {
     const auto by_place = losses.unsqueeze(1).expand({3, 2});
     EXPECT_DOUBLE_EQ(average_loss(by_place, {.sample_weight = by_row}).item<double>(), 6 / (3 * r));
     EXPECT_EQ(error_of([&] { average_loss(losses, {.sample_weight = at::ones({2})}); }).number, errors::kShape);
-    const auto small = at::full({3}, 100, at::kChar);  // whose products its type does not hold
+    const auto small = at::full({3}, 100, at::kChar);  // int8 cannot hold its products
     EXPECT_DOUBLE_EQ(average_loss(small, {.sample_weight = at::full({3}, 2, at::kChar)}).item<double>(), 200 / r);
     const auto half = average_loss(at::full({3}, 0.5, at::kHalf), {.sample_weight = at::full({3}, 1e5)});
     EXPECT_NEAR(half.item<double>(), 5e4 / r, 32);
@@ -57,7 +57,7 @@ TEST_P(AverageLoss, TakesIntegersAndWeights) {
   });
 }
 
-/// Replica k gets k + 1 rows of its number.
+/// Replica k gets k + 1 rows with its number.
 PerReplica<at::Tensor> uneven(Strategy& strategy, int first = 1) {
   return strategy.values_from_function([&](const ValueContext& its) {
     const int k = its.replica_id_in_sync_group;
@@ -110,7 +110,7 @@ TEST_P(AverageLoss, MeetsNobodyWhereTheBatchTellsTheRows) {
   const auto rows = uneven(strategy);
   strategy.run(
       [&](const at::Tensor& x) {
-        if (my_id() == 0) average_loss(x);  // a meeting would never end well
+        if (my_id() == 0) average_loss(x);  // a meeting would time out
       },
       rows);
 }
@@ -150,7 +150,7 @@ TEST_P(AverageLoss, RowsAreFoundInStructures) {
   const auto all = torch::ones({2 * replicas() + 1});
   const auto alone = [&](const auto& mine) {
     const auto& x = std::get<0>(mine);
-    if (my_id() == 0) average_loss(x);  // a meeting would never end well
+    if (my_id() == 0) average_loss(x);  // a meeting would time out
   };
   strategy.run(alone, strategy.split(std::pair{all, all}));
   strategy.run([&](const Named& mine) { alone(std::tuple{mine.at("x")}); }, strategy.split(Named{{"x", all}}));
@@ -159,7 +159,7 @@ TEST_P(AverageLoss, RowsAreFoundInStructures) {
 TEST_P(AverageLoss, RowsOfAStateAreNotTakenForThoseOfTheBatch) {
   const auto state = strategy.values_from_function([](const ValueContext&) { return at::zeros({2, 4, 5}); });
   for (const int rows :
-       {4 * replicas(), 2 * replicas() - 1, replicas()}) {  // as many on some replicas as the state has
+       {4 * replicas(), 2 * replicas() - 1, replicas()}) {  // on some replicas as many as the state has
     const auto batch = strategy.split(torch::ones({rows}));
     const auto mean = [&](auto&& step, const auto&... args) {
       return strategy.reduce(ReduceOp::Sum, strategy.run(step, args...)).template item<float>();
@@ -176,7 +176,7 @@ TEST_P(AverageLoss, RowsOfAStateAreNotTakenForThoseOfTheBatch) {
   }
 }
 
-/// One of two workers, whose other is never asked.
+/// One of two workers; the other is never contacted.
 class OneOfTwo final : public Strategy {
   class Others final : public WorkerGroup {
    public:
@@ -215,7 +215,7 @@ TEST_P(AverageLoss, AWindowNeedsTheSizeOfTheWindow) {
   expect_error([&] { strategy.run([&] { optimizer.backward(average_loss(model->forward(torch::ones({2})))); }); },
                Code::FailedPrecondition, errors::kOptimizer, {"where: average_loss"});
   for (int i = 0; i < 2; ++i) {
-    strategy.run([&] { average_loss(torch::ones({2})); });  // of no concern to the optimizer
+    strategy.run([&] { average_loss(torch::ones({2})); });  // does not concern the optimizer
     strategy.run([&] {
       average_loss(torch::ones({2}));
       optimizer.minimize(average_loss(model->forward(torch::ones({2})), 4 * replicas()));
@@ -278,7 +278,7 @@ TEST_P(AverageLoss, AMeanOfThisReplicasRowsIsWarnedOf) {
        [&](const at::Tensor& y) {
          return at::addmm(torch::zeros({1, 1}), rows(y).mean(0, true), torch::ones({2, 1})).reshape({});
        }},
-      {"a mean on one replica alone", false,
+      {"a mean on only one replica", false,
        [](const at::Tensor& y) {
          return get_replica_context().replica_id_in_sync_group() == 0 ? y.sum() + y.mean() : y.sum();
        }},
@@ -308,7 +308,7 @@ TEST_P(AverageLoss, AMeanOfThisReplicasRowsIsWarnedOf) {
     of_loss.set_reduce_op(ReduceOp::Sum);
     EXPECT_EQ(count(), is_mean ? 1 : 0) << name;
   }
-  // What a step by parts is brought together by is known at its reduction.
+  // The operation of a step in parts is known only at its reduction.
   for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Mean}) {
     auto by_parts = strategy.make_optimizer<SGD>(model, 0.0);
     const LoggedLines lines;
@@ -374,7 +374,7 @@ TEST_P(AverageLoss, AWindowIsOfMinimizeAlone) {
         end_step();
       });
     }
-    return lines.count("set_accumulate is for minimize alone");
+    return lines.count("set_accumulate applies only to minimize");
   };
   EXPECT_EQ(run([&] { optimizer.minimize(loss()); }), 0) << "a window that ends early";
   const auto go_back_twice = [&] {

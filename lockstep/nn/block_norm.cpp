@@ -16,8 +16,7 @@ namespace {
 
 template <class T>
 double sum_of_squares(const T* values, std::int64_t count) {
-  // Eight running sums, always the same ones for an element's place in its block: fixed order, and the compiler can
-  // keep them in registers.
+  // Eight running sums, each for fixed places in a block: fixed order, and the compiler can keep them in registers.
   double sums[8] = {};
   std::int64_t i = 0;
   for (; i + 8 <= count; i += 8) {

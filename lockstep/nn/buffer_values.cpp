@@ -23,7 +23,7 @@ std::vector<at::Tensor> dense_parts_of(const at::Tensor& tensor) {
 
 namespace {
 
-/// LibTorch compares no 8-bit floating types.
+/// LibTorch cannot compare 8-bit floating types.
 at::Tensor comparable(const at::Tensor& tensor) {
   const bool is_float8 = tensor.element_size() == 1 && at::isFloatingType(tensor.scalar_type());
   return is_float8 ? tensor.view(at::kByte) : tensor;
@@ -46,7 +46,7 @@ bool holds_same(const at::Tensor& a, const at::Tensor& b) {
 void set_buffer(at::Tensor buffer, const at::Tensor& value) {
   if (holds_same(buffer, value)) return;
   const bool is_compressed = buffer.layout() != at::kStrided && buffer.layout() != at::kSparse;
-  if (is_compressed) buffer.resize_as_sparse_(value);  // copy_ does not change how many elements it has
+  if (is_compressed) buffer.resize_as_sparse_(value);  // copy_ keeps the number of elements
   buffer.copy_(value);
 }
 

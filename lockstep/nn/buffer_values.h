@@ -5,28 +5,28 @@
 #include <vector>
 
 // Comparing and setting buffers of any layout. Sparse ones, such as the adjacency of a graph, are constants: they are
-// compared and copied, never averaged, and never made dense, which may take more memory than there is.
+// compared and copied, never averaged, and never made dense, which could exhaust memory.
 namespace lockstep::detail {
 
-/// Dense tensors that say all that is in a tensor: itself, or the indices and values of a sparse one.
+/// Dense tensors with all of a tensor's contents: itself, or a sparse one's indices and values.
 std::vector<at::Tensor> dense_parts_of(const at::Tensor& tensor);
 
-/// Whether two tensors have one shape, type and layout and hold the same values.
+/// Whether two tensors have the same shape, type, layout and values.
 bool holds_same(const at::Tensor& a, const at::Tensor& b);
 
-/// Gives a buffer a value. One that has it already is left alone: it may be one tensor for all replicas, or a view that
-/// cannot be written to.
+/// Sets a buffer's value. Does not write if it has the value already: it may be shared by all replicas, or a read-only
+/// view.
 void set_buffer(at::Tensor buffer, const at::Tensor& value);
 
-/// A buffer of all replicas as one: floating ones averaged, others, and sparse ones, as the first has them. Undefined stays
-/// undefined.
+/// Merges a buffer of all replicas into one: floating ones are averaged, others, and sparse ones, are the first's.
+/// Undefined stays undefined.
 at::Tensor buffers_as_one(std::vector<at::Tensor> components);
 
-/// Whether several elements share memory, as those of an expanded tensor do: it cannot be written to.
+/// Whether several elements share memory, as in an expanded tensor, which cannot be written to.
 bool has_shared_elements(const at::Tensor& tensor);
 
-/// Gives a value to a parameter or buffer of all replicas. Those that share memory get it once, and all notice the change.
-/// One that cannot be written to is left alone: it must have the value.
+/// Sets a parameter or buffer of all replicas. Shared memory is written once, and every replica's version counter
+/// changes. A tensor that cannot be written to is skipped: it must have the value already.
 void write_to_all(const std::vector<at::Tensor>& components, const at::Tensor& value);
 
 }  // namespace lockstep::detail

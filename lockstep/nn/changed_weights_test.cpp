@@ -17,7 +17,7 @@
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
-// Weights, buffers and modes that a program changes by itself: refused, warned about, or done on every replica.
+// Weights, buffers and modes changed by a program: rejected, warned about, or applied to every replica.
 namespace lockstep {
 namespace {
 
@@ -42,7 +42,7 @@ TEST_P(ChangedWeights, WeightsChangedInsideRunAreRefused) {
       {"through parameters taken before",
        [&, params = model.parameters()]() mutable {
          const torch::NoGradGuard no_grad;
-         if (my_id() == 0) params[0].mul_(0.5);  // one at a time, for the sake of the test
+         if (my_id() == 0) params[0].mul_(0.5);  // one at a time, to avoid a race in the test
        }},
       {"before a step", [&] {
          {
@@ -56,7 +56,7 @@ TEST_P(ChangedWeights, WeightsChangedInsideRunAreRefused) {
                  {"'w' was changed inside run", "model.update"}, name);
   }
   const torch::NoGradGuard no_grad;
-  model->w.fill_(1);  // outside of run it is changed once, and that is fine
+  model->w.fill_(1);  // outside of run it is changed once, which is allowed
   strategy.run([&] { model->forward(torch::ones({1})); });
 }
 
@@ -66,7 +66,7 @@ void expect_foreign_optimizer_is_refused(Strategy& strategy, MirroredModule<OneW
   expect_error(
       [&] {
         strategy.run([&] {
-          const bool mine = my_id() == 0;  // all replicas at a time would be a race in the test itself
+          const bool mine = my_id() == 0;  // all replicas at once would be a race in the test itself
           if (mine) plain.zero_grad();
           model->forward(torch::ones({1})).sum().backward();
           if (mine) plain.step();
@@ -95,7 +95,7 @@ TEST_P(ChangedWeights, UpdateChangesWeightsOnce) {
   strategy.run([&] {
     get_replica_context().merge_call([&](Strategy&) {
       const torch::NoGradGuard no_grad;
-      model->w.add_(1);  // a merge function acts once
+      model->w.add_(1);  // a merge function runs once
     });
     model->forward(torch::ones({1}));
   });
@@ -107,7 +107,7 @@ TEST_P(ChangedWeights, UpdateChangesWeightsOnce) {
 }
 
 TEST_P(ChangedWeights, BuffersOfReplicaZeroAloneAreWarnedAboutOnce) {
-  constexpr const char* kWarning = "buffer 'norm.running_var' was changed outside of run on replica 0 alone";
+  constexpr const char* kWarning = "buffer 'norm.running_var' was changed outside of run only on replica 0";
   const auto train = [&](MirroredModule<SmallNet>& net) { strategy.run([&] { net->forward(torch::ones({3, 9})); }); };
   const auto set_all = [&](MirroredModule<SmallNet>& net) {
     for (int k = 0; k < replicas(); ++k) net.replica(static_cast<std::size_t>(k))->norm->running_var.fill_(2);
@@ -121,7 +121,7 @@ TEST_P(ChangedWeights, BuffersOfReplicaZeroAloneAreWarnedAboutOnce) {
   train(net);
   net.synchronize_buffers();
   strategy.run([&] {
-    if (my_id() == 0) net->norm->running_var.fill_(2);  // inside, where each has its own
+    if (my_id() == 0) net->norm->running_var.fill_(2);  // inside, where each replica has its own
   });
   EXPECT_EQ(lines.count(kWarning), 0);
   for (int i = 0; i < 2; ++i) {
@@ -144,7 +144,7 @@ TEST_P(ChangedWeights, UpdateReachesTheBuffersOfAllReplicas) {
   strategy.run([&] {
     net.update([](SmallNet& once) { once.norm->running_mean.add_(1); });
     EXPECT_EQ(net->norm->running_mean[0].item<double>(), 4.0);
-    EXPECT_EQ(net->norm->running_var[0].item<double>(), my_id() + 2);  // which has not been changed
+    EXPECT_EQ(net->norm->running_var[0].item<double>(), my_id() + 2);  // which was not changed
   });
 }
 
@@ -154,9 +154,9 @@ TEST_P(ChangedWeights, AnOptimizerOfLibTorchOutsideOfRunIsWarnedAboutOnce) {
   const LoggedLines lines;
   const auto go_backward = [&] { net->forward(torch::ones({1})).sum().backward(); };
   strategy.run(go_backward);
-  net.update([](OneWeight& once) { once.w.add_(1); });  // with gradients that were brought together by hand, say
+  net.update([](OneWeight& once) { once.w.add_(1); });  // for example with manually reduced gradients
   strategy.run(go_backward);
-  EXPECT_EQ(lines.count("of replica 0 alone"), 0);
+  EXPECT_EQ(lines.count("sees only replica 0's"), 0);
   for (int i = 0; i < 3; ++i) {
     plain->step();
     plain->zero_grad();
@@ -242,7 +242,7 @@ TEST_P(ChangedWeights, MovedWeightsAreNoticedInEvaluationToo) {
   auto net = strategy.make<SmallNet>();
   auto untouched = strategy.make<SmallNet>();
   net->second->bias.set_data(torch::ones({4}));
-  strategy.run([&] { return untouched->second->bias.sum(); });  // which has nothing to do with it
+  strategy.run([&] { return untouched->second->bias.sum(); });  // unrelated to it
   expect_error([&] { strategy.run([&] { return net->second->bias.sum(); }); }, Code::FailedPrecondition,
                errors::kWrongModule, {"second.bias", "moved"});
   expect_error([&] { strategy.run([&] { untouched->second->to(at::kDouble); }); }, Code::FailedPrecondition,
@@ -252,25 +252,25 @@ TEST_P(ChangedWeights, MovedWeightsAreNoticedInEvaluationToo) {
 TEST_P(ChangedWeights, PartsInOtherModesAreNoticedInEvaluationToo) {
   auto net = strategy.make<SmallNet>();
   const Batch batch = random_batch(4);
-  net->drop->eval();  // of replica 0
+  net->drop->eval();  // replica 0's
   strategy.run([] {});
   expect_error([&] { strategy.run([&] { return net->forward(batch.rows); }); }, Code::FailedPrecondition,
                errors::kWrongModule, {"'drop'", "training mode on replica 1", "not on replica 0"});
-  strategy.run([&] { net->drop->eval(); });  // the way out
+  strategy.run([&] { net->drop->eval(); });  // the way to fix it
   strategy.run([&] { return net->forward(batch.rows); });
 }
 
 TEST_P(ChangedWeights, PartsOfATeacherInOtherModesAreNoticedBesideAStep) {
   auto teacher = strategy.make<SmallNet>();
   const Batch batch = random_batch(4);
-  teacher->drop->eval();  // of replica 0
+  teacher->drop->eval();  // replica 0's
   const auto distill = [&] {
     const torch::Tensor taught = teacher->forward(batch.rows).detach();
     optimizer.minimize(model->forward(torch::ones({1})).sum() * taught.sum());
   };
   expect_error([&] { strategy.run(distill); }, Code::FailedPrecondition, errors::kWrongModule,
                {"'drop'", "training mode on replica 1"});
-  strategy.run([] {});  // which has nothing to do with it
+  strategy.run([] {});  // unrelated to it
 }
 
 TEST_P(ChangedWeights, ARunThatIsRefusedAtItsEndDropsTheGradientsOfItsWindow) {
@@ -287,7 +287,7 @@ TEST_P(ChangedWeights, ARunThatIsRefusedAtItsEndDropsTheGradientsOfItsWindow) {
                                                                        if (my_id() == 0) torch::manual_seed(3);
                                                                        minimize();
                                                                      }}};
-  teacher->drop->eval();  // of replica 0
+  teacher->drop->eval();  // replica 0's
   double weight = 1;
   for (const auto& [name, mistake] : mistakes) {
     EXPECT_EQ(error_of([&, &f = mistake] { strategy.run(f); }).code, Code::FailedPrecondition) << name;
@@ -339,7 +339,7 @@ TEST_P(ChangedWeights, EvaluationWithStatisticsOfSingleReplicasIsWarnedAboutOnce
 TEST_P(ChangedWeights, ModesAreComparedOverARunInsideAMergeFunctionToo) {
   auto net = strategy.make<SmallNet>();
   const Batch batch = random_batch(4);
-  net->drop->eval();  // of replica 0
+  net->drop->eval();  // replica 0's
   const auto run_inside = [&] { get_replica_context().merge_call([](Strategy& its) { its.run([] {}); }); };
   bool has_ended = false;
   expect_error(

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15u;
 
-/// Every bit of the input reaches every bit of the output; one to one.
+/// A bijection in which every bit of the input affects every bit of the output.
 std::uint64_t mix(std::uint64_t x) {
   x ^= x >> 30;
   x *= 0xBF58476D1CE4E5B9u;
@@ -18,7 +18,7 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// One to one in each of its arguments: a changed word cannot be lost on the way.
+/// A bijection in each argument: a changed word cannot be lost.
 std::uint64_t absorb(std::uint64_t lane, std::uint64_t word) {
   const std::uint64_t product = (lane ^ word) * kOdd;
   return product ^ (product >> 32);
@@ -27,7 +27,7 @@ std::uint64_t absorb(std::uint64_t lane, std::uint64_t word) {
 }  // namespace
 
 std::uint64_t digest_bytes(const void* bytes, std::size_t size) {
-  constexpr std::size_t kLanes = 4;  // independent of each other, so that the processor works on all of them at once
+  constexpr std::size_t kLanes = 4;  // independent, so that the processor works on all of them at once
   const auto* at = static_cast<const char*>(bytes);
   std::uint64_t lanes[kLanes] = {1, 2, 3, 4};
   std::size_t left = size;
@@ -65,7 +65,7 @@ std::optional<DigestDifference> find_difference(const std::vector<const std::vec
     int replica;
     std::uint64_t value;
   };
-  std::vector<std::string> names;  // in the order in which they first appear
+  std::vector<std::string> names;  // in order of first appearance
   std::map<std::string, std::vector<Holder>> holders;
   for (std::size_t k = 0; k < by_replica.size(); ++k) {
     for (const auto& digest : *by_replica[k]) {

@@ -12,7 +12,7 @@
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
-// One replica's copy goes bad, and the comparison of digests says whose and which.
+// One replica's copy goes bad, and comparing digests names the replica and the tensor.
 namespace lockstep {
 namespace {
 
@@ -74,7 +74,7 @@ TEST_F(Drift, OfWeightsNamesReplicaAndTensor) {
       if (get_replica_context().replica_id_in_sync_group() == 2) weight.set_data(with_one_bit_flipped(weight));
       optimizer.step();
     });
-    optimizer.steps();  // on a GPU what differs is raised at the next call
+    optimizer.steps();  // on a GPU a difference is raised at the next call
   });
 }
 
@@ -102,7 +102,7 @@ TEST_F(Drift, OfOptimizerStateNamesReplicaAndParameter) {
   expect_drift("optimizer state 'step' of 'first.weight' of replica", "after step 2", [&] { step(); });
 }
 
-/// A class of the user's own, of whose state nothing is known.
+/// A user's class with unknown state.
 struct OwnAdam : torch::optim::Adam {
   using Adam::Adam;
 };
@@ -124,7 +124,7 @@ TEST_F(Drift, DigestsOfATrainingDependOnAllOfItAndNotOnTheNumberOfReplicas) {
     auto adam = some.make_optimizer<torch::optim::Adam>(net, torch::optim::AdamOptions(0.01));
     some.run([&] {
       const double share =
-          get_replica_context().replica_id_in_sync_group() == 0 ? 1.0 : 0.0;  // the same sum for any number
+          get_replica_context().replica_id_in_sync_group() == 0 ? 1.0 : 0.0;  // the same sum for any number of replicas
       adam.minimize(net->forward(torch::ones({2, 90})).sum().mul(share + last_bit));
     });
     return adam.digests();

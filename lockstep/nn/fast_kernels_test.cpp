@@ -25,7 +25,7 @@ struct Case {
   Conv2dOptions options;
   std::int64_t height = 13, width = 10;
   std::int64_t rows = 4;
-  bool covered = true;  ///< by kernels of our own; LibTorch's bits otherwise
+  bool covered = true;  ///< by our own kernels; otherwise with LibTorch's bits
   bool channels_last = false;
 };
 
@@ -147,7 +147,7 @@ struct SafeCase {
   bool channels_last = false, bias = true;
 };
 
-/// With these shapes LibTorch's own kernels on Arm gave wrong results and corrupted the heap on two threads.
+/// With these shapes LibTorch's own kernels on Arm returned wrong results and corrupted the heap with two threads.
 TEST(ReplicaConvolution, FloatIsSafeOnSeveralThreads) {
   for (const SafeCase& c :
        {SafeCase{}, SafeCase{.channels_last = true}, SafeCase{.out = 20, .kernel = 5, .padding = 2},

@@ -15,7 +15,7 @@ constexpr std::size_t kBlock = 1024;  // sums of a block stay in the first-level
 #define LOCKSTEP_WITH_FMA
 #endif
 
-/// Each line is one of LibTorch's operations; `__builtin_fmaf` where its kernels fuse.
+/// Each line is one of LibTorch's operations, with `__builtin_fmaf` if its kernel fuses.
 LOCKSTEP_WITH_FMA void update_block(const float* __restrict sums, std::size_t n, float* __restrict weights,
                                     const SgdNumbers& numbers) {
   const float decay = numbers.weight_decay, step = -numbers.learning_rate;

@@ -48,7 +48,7 @@ at::Tensor& sgd_momentum_buffer(torch::optim::Optimizer& sgd, const at::Tensor& 
 
 FusedUpdate fused_sgd_update() {
 #if defined(__x86_64__)
-  // Without vectors (ATEN_CPU_CAPABILITY=default) LibTorch rounds products before it adds them.
+  // Without vectors (ATEN_CPU_CAPABILITY=default) LibTorch rounds products before adding them.
   if (at::get_cpu_capability().rfind("AVX", 0) != 0) return nullptr;
 #endif
   return has_fused_sgd() ? &update_sgd : nullptr;

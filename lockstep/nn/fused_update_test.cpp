@@ -40,10 +40,10 @@ struct Outcome {
   std::vector<at::Tensor> momentum;
 };
 
-/// Some steps of `minimize`, which fuses, or of its parts, which sum first and call LibTorch's optimizer then.
+/// Some steps of `minimize`, which fuses, or of its parts, which sum first and then call LibTorch's optimizer.
 Outcome train(const UpdateCase& c, int replicas, bool in_parts) {
   MirroredStrategy strategy({.devices = test_devices(replicas), .seed = 5});
-  auto model = strategy.make([] {  // sizes that are no multiple of a vector, a block or a shard
+  auto model = strategy.make([] {  // sizes that are not multiples of a vector, a block or a shard
     return torch::nn::Sequential(torch::nn::Linear(37, 131), torch::nn::Tanh(), torch::nn::Linear(131, 3));
   });
   auto optimizer = strategy.make_optimizer<SGD>(model, c.options);

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/nn/noted_losses.h"
+#include "lockstep/nn/loss_tags.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/nn/step/loss_scale.h"
 #include "lockstep/strategy/detail/run_notes.h"
@@ -55,9 +55,9 @@ detail::LossScale& GradScaler::here() const {
 at::Tensor GradScaler::scaled(const at::Tensor& loss) const {
   const double factor = scale();
   at::Tensor result = loss.mul(factor);
-  detail::note_loss(result, detail::LossNote::Scaled);
+  detail::tag_loss(result, detail::LossTag::Scaled);
   if (!result.requires_grad()) return result;
-  result.register_hook([factor](const at::Tensor&) {  // a backward of it leaves gradients to any optimizer
+  result.register_hook([factor](const at::Tensor&) {  // so that its backward leaves gradients for any optimizer
     if (auto* const used = detail::run_local<detail::ScalesOfRun>()) used->note(factor);
   });
   return result;
@@ -76,7 +76,7 @@ const GradScaler::State& detail::LossScale::read() {
 }
 
 void detail::LossScale::write(const GradScaler::State& state) {
-  fetch_scale(*this);  // what it comes to on the GPU counts for nothing
+  fetch_scale(*this);  // discards the GPU's result
   state_ = state;
   is_sent = false;
 }
@@ -85,7 +85,7 @@ void GradScaler::update(bool was_finite) {
   detail::LossScale& own = here();
   State state = own.read();
   if (!was_finite) {
-    // Gradients are divided by it: that number must fit into a float, too.
+    // Gradients are divided by it, so the quotient must fit into a float too.
     state = {.scale = std::max(state.scale * options_.backoff, double{std::numeric_limits<float>::min()})};
   } else if (++state.good_steps >= options_.growth_interval) {
     const double grown = state.scale * options_.growth;

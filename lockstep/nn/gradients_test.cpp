@@ -12,7 +12,7 @@
 #include "tests/support/plain_loop.h"
 #include "tests/support/replicas.h"
 
-// Gradients between backward and the update: gathered, reduced, shown, clipped, looked at.
+// Gradients between backward and the update: accumulated, reduced, read, clipped.
 namespace lockstep {
 namespace {
 
@@ -52,7 +52,7 @@ TEST_P(Gradients, OfTheWholeBatchAreShownToEveryReplica) {
         const double before = optimizer.clip_global_norm(0.01);
         if (get_replica_context().replica_id_in_sync_group() == 0) norm = before;
         for (const auto& its : optimizer.gradients()) gradients.push_back(its.value());
-        // Copies: neither the update nor the other replicas see this.
+        // These are copies: neither the update nor the other replicas see the change.
         if (get_replica_context().replica_id_in_sync_group() == 0) gradients.back().zero_();
         optimizer.step();
         return gradients;
@@ -172,7 +172,7 @@ TEST_P(Gradients, AGradientThatIsNotFiniteIsNamedBeforeTheWeightsChange) {
   };
   std::vector<at::Tensor> before;
   for (const auto& parameter : model.parameters()) before.push_back(parameter.detach().clone());
-  optimizer.set_not_finite(NotFinite::Raise);
+  optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
   try {
     step();
     FAIL() << "a NaN went unnoticed";
@@ -181,7 +181,7 @@ TEST_P(Gradients, AGradientThatIsNotFiniteIsNamedBeforeTheWeightsChange) {
     EXPECT_NE(std::string(e.what()).find("first.weight"), std::string::npos) << e.what();
     EXPECT_NE(std::string(e.what()).find("from replica " + std::to_string(culprit)), std::string::npos) << e.what();
   }
-  optimizer.set_not_finite(NotFinite::SkipStep);
+  optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
   step();
   EXPECT_EQ(optimizer.skipped_steps(), 1);
   EXPECT_EQ(first_difference(model.parameters(), before), "");

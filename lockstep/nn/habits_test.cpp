@@ -22,8 +22,7 @@
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
-// What people bring along from loops of their own: how they write options, zero_grad before each step, batches without
-// rows.
+// Habits from hand-written loops: options, zero_grad before each step, batches without rows.
 namespace lockstep {
 namespace {
 
@@ -32,7 +31,7 @@ using torch::optim::AdamOptions;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
-/// The weights are ones, so that gradients are plain to see.
+/// The weights are ones, so gradients are easy to predict.
 struct HeadAndBody : torch::nn::Module {
   HeadAndBody() {
     head = register_module("head", torch::nn::Linear(1, 1));
@@ -54,7 +53,7 @@ class Habits : public testing::TestWithParam<int> {
   }
   ~Habits() override { set_log_sink({}); }
 
-  /// Of the first bias, with a slope of 1 summed over the replicas.
+  /// Loss on the first bias, with a slope of 1 summed over the replicas.
   at::Tensor loss() { return model->head->bias.sum().div(GetParam()); }
   double bias() { return model->head->bias.item<double>(); }
 
@@ -168,7 +167,7 @@ TEST_P(Habits, GradientsAddedAfterZeroGradInAWindowAreKept) {
 }
 
 TEST_P(Habits, AReplicaWithNothingButZerosIsInTheSameWindowAsTheOthers) {
-  const int last = GetParam() - 1;  // with one replica none has zeros
+  const int last = GetParam() - 1;  // with a single replica, none has zeros
   const auto lopsided = [&] { return loss() * (last > 0 && my_id() == last ? -0.0 : 1.0); };
   const double slope = last > 0 ? static_cast<double>(last) / GetParam() : 1.0;
   auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(1.0));
@@ -239,7 +238,7 @@ TEST_P(Habits, AWindowAtTheEndOfAnEpochCanBeFlushed) {
   EXPECT_NEAR(bias(), 0.4, 1e-6) << "an update with the two calls of the open window";
   EXPECT_NO_THROW(optimizer.state());
   for (int call = 0; call < 3; ++call) strategy.run([&] { optimizer.minimize(loss()); });
-  EXPECT_EQ(optimizer.steps(), 2) << "the next window begins anew";
+  EXPECT_EQ(optimizer.steps(), 2) << "a new window begins";
   EXPECT_TRUE(warnings.empty()) << warnings[0];
 }
 

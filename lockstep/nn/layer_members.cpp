@@ -10,13 +10,13 @@
 namespace lockstep::detail {
 namespace {
 
-/// Finds those of one layer.
+/// Finds the members of one layer.
 class Members {
  public:
   Members(const torch::nn::Module& part, std::string prefix, std::vector<LayerMember>& found)
       : part_(part), prefix_(std::move(prefix)), found_(found) {}
 
-  /// If it is one of these.
+  /// Adds the members if it is one of these.
   template <class... Layers>
   void add_of() {
     (void)(add_if<Layers>() || ...);

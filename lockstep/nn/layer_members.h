@@ -11,8 +11,8 @@ class Module;
 
 namespace lockstep::detail {
 
-/// A tensor that a layer of LibTorch computes with, and the parameter registered under its name. `layer->weight = tensor`
-/// leaves the parameter behind, which is then trained and saved in its place.
+/// A tensor member of a LibTorch layer, and the parameter registered under its name. `layer->weight = tensor` replaces
+/// only the member; the old parameter would be trained and saved instead.
 struct LayerMember {
   std::string name;
   const at::Tensor* member;  ///< lives as long as its module
@@ -21,8 +21,8 @@ struct LayerMember {
   bool is_registered() const { return member->unsafeGetTensorImpl() == registered; }
 };
 
-/// Weights and biases of linear layers, embeddings, convolutions and normalizations. What a program's own classes keep as
-/// members cannot be seen.
+/// Weights and biases of linear layers, embeddings, convolutions and normalizations. Members of a program's own classes
+/// cannot be found.
 std::vector<LayerMember> layer_members(const torch::nn::Module& module);
 
 }  // namespace lockstep::detail

@@ -34,7 +34,7 @@ struct NormNet : torch::nn::Module {
   Norm norm;
 };
 
-/// Rows of replica k of n: uneven, the last ones may have none.
+/// Rows of replica k of n: uneven, possibly none for the last ones.
 at::Tensor rows_of(const at::Tensor& all, int k, int n) {
   const std::int64_t each = (all.size(0) + n - 1) / n + (n > 1 ? 1 : 0);
   const std::int64_t begin = std::min(all.size(0), k * each);
@@ -86,8 +86,8 @@ TEST_P(Layers, ConvertedBatchNormSeesTheWholeBatch) {
   expect_whole_batch_norm<torch::nn::BatchNorm2d>(GetParam(), true);
 }
 
-/// A layer without running statistics that is not training normalises with those of the batch before it: each replica
-/// with its own, and no replica waits for another.
+/// In eval mode a layer without running statistics normalises with the batch's: each replica with its own, and no
+/// replica waits for another.
 template <class Norm>
 void expect_own_statistics_in_eval(int replicas, bool converted) {
   MirroredStrategy strategy({.devices = test_devices(replicas)});
@@ -182,7 +182,8 @@ TEST_P(Layers, AScaledLossGivesTheSameStepsAndSkipsInfiniteOnes) {
   EXPECT_THROW(GradScaler(strategy, {.initial_scale = INFINITY}), InvalidArgument);
 }
 
-/// Three steps, a save, three more; against a new optimizer that goes on from the save with another number of replicas.
+/// Three steps, a save, three more; compared to a new optimizer that continues from the save with another number of
+/// replicas.
 template <class Opt, class Options>
 void expect_resumable(int replicas, const Options& options) {
   const auto step = [](MirroredStrategy& strategy, auto& model, auto& optimizer, int number) {
@@ -208,7 +209,7 @@ void expect_resumable(int replicas, const Options& options) {
   }
   auto continued = second.make_optimizer<Opt>(resumed, options);
   continued.load_state(saved);
-  EXPECT_EQ(continued.steps(), 3) << "schedules go on where they were";
+  EXPECT_EQ(continued.steps(), 3) << "schedules continue where they were";
   for (int s = 3; s < 6; ++s) {
     step(first, model, optimizer, s);
     step(second, resumed, continued, s);

@@ -9,7 +9,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/local/replica_team.h"
-#include "lockstep/nn/noted_losses.h"
+#include "lockstep/nn/loss_tags.h"
 #include "lockstep/nn/sizes_of_losses.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -44,15 +44,15 @@ void require_per_example(const at::Tensor& losses) {
            "CrossEntropyFuncOptions().reduction(torch::kNone)): a loss that is a mean already would be divided twice"});
 }
 
-/// What a sum of these is computed in. TensorFlow's way with integers: their quotient is a float64. A sum of 16-bit losses
-/// may be more than their type holds where their mean is not.
+/// The type in which losses are summed. As in TensorFlow, the quotient of integers is a float64. A sum of 16-bit losses
+/// may overflow even if their mean does not.
 at::ScalarType type_of_sum(const at::Tensor& losses) {
   if (!losses.is_floating_point()) return at::kDouble;
   return losses.element_size() < 4 ? at::kFloat : losses.scalar_type();
 }
 
-/// Each loss times its weight, of `type_of_sum`: small types may not hold the products either. LibTorch would make a
-/// square of losses [n] and weights [n, 1].
+/// Each loss times its weight, in `type_of_sum`: small types may not hold the products either. LibTorch would broadcast
+/// losses [n] and weights [n, 1] to a square.
 at::Tensor weighted(const at::Tensor& losses, at::Tensor weight) {
   if (!weight.defined()) return losses;
   if (weight.numel() == 1) weight = weight.reshape({});
@@ -72,12 +72,12 @@ at::Tensor weighted(const at::Tensor& losses, at::Tensor weight) {
   return losses.to(type).mul(weight.to(type));
 }
 
-/// The sum of `losses` over `count`, of the type that the program gave them in.
+/// The sum of `losses` divided by `count`, in the type of the program's losses.
 at::Tensor divided(const at::Tensor& losses, std::int64_t count, at::ScalarType given) {
   const at::Tensor sum = losses.sum(type_of_sum(losses));
-  at::Tensor share = sum.div(static_cast<double>(std::max<std::int64_t>(count, 1)));  // nothing here: a share of 0
+  at::Tensor share = sum.div(static_cast<double>(std::max<std::int64_t>(count, 1)));  // no losses here: a share of 0
   if (at::isFloatingType(given)) share = share.to(given);
-  detail::note_loss(share, detail::LossNote::Averaged);
+  detail::tag_loss(share, detail::LossTag::Averaged);
   return share;
 }
 
@@ -88,7 +88,7 @@ std::int64_t checked_size(std::int64_t global_batch) {
                                              .help = "give the number of examples of all replicas, or leave it out"});
 }
 
-/// The rows of the batch that was given to run, on all replicas; -1 where that is not known without a meeting.
+/// The rows of the batch given to run, on all replicas; -1 if unknown without a meeting.
 std::int64_t known_rows(const detail::ContextEntry& here) {
   const detail::StepRows& rows = here.notes->rows;
   if (rows.all >= 0) return rows.all;
@@ -100,13 +100,13 @@ void warn_of_local_size(std::int64_t size, std::int64_t all) {
   static std::atomic<bool> has_warned{false};
   if (has_warned.exchange(true)) return;
   say_warning(lockstep::str("average_loss was given the size ", size,
-                            ", the rows of this replica alone, and the batch has ", all, ": its mean would be ",
+                            ", the rows of only this replica, and the batch has ", all, ": its mean would be ",
                             static_cast<double>(all) / static_cast<double>(size),
-                            " times too large. Leave the size out, or give that of all replicas: "
+                            " times too large. Leave the size out, or give the size over all replicas: "
                             "average_loss(losses, ls::global_rows(losses))"));
 }
 
-/// `rows`: how many losses the program gave.
+/// `rows`: how many losses the program passed.
 at::Tensor divided_by_size(const at::Tensor& losses, std::int64_t rows, std::int64_t global_batch,
                            at::ScalarType given) {
   at::Tensor result = divided(losses, checked_size(global_batch), given);
@@ -114,18 +114,20 @@ at::Tensor divided_by_size(const at::Tensor& losses, std::int64_t rows, std::int
   if (top == nullptr || top->notes == nullptr) return result;
   const auto& here = top->notes->rows.here;
   if (here.empty() || here[static_cast<std::size_t>(top->replica->local_index())] != rows) return result;
-  if (result.requires_grad()) detail::run_local<detail::SizesOfLosses>()->last = global_batch;  // else it is for a log
+  if (result.requires_grad())
+    detail::run_local<detail::SizesOfLosses>()->last = global_batch;  // otherwise it is for a
+                                                                      // log
   const std::int64_t all = known_rows(*top);
-  if (global_batch == all) detail::note_loss(result, detail::LossNote::OfOneBatch);
+  if (global_batch == all) detail::tag_loss(result, detail::LossTag::OfOneBatch);
   if (global_batch == rows && rows < all) warn_of_local_size(rows, all);
   return result;
 }
 
-/// What a replica brings where all count together. `call` numbers its calls of average_loss in this run.
+/// A replica's contribution to a common count. `call` numbers its calls of average_loss in this run.
 struct Count {
   std::int64_t rows = 0;
   std::int64_t call = 0;
-  mutable std::int64_t total = 0;  ///< of all workers
+  mutable std::int64_t total = 0;  ///< over all workers
 };
 
 /// In a meeting: the rows of all replicas together.
@@ -154,7 +156,7 @@ std::int64_t sum_over_replicas(const Count& here, const char* meeting) {
     seat->exchange(meeting, &here, add_up, deadline);
     return total;
   }
-  // The first replica of each worker adds up for its own, and tells them what all workers have.
+  // The first replica of each worker sums over its own, and returns the total over all workers.
   const auto add_up_all = [&] {
     add_up();
     total = workers::sum(*workers, total, lockstep::str(meeting, ", call ", here.call), deadline);
@@ -172,10 +174,10 @@ std::int64_t detail::count_losses(const at::Tensor& losses) {
   if (top == nullptr || top->notes == nullptr) return here;
   const detail::StepRows& step = top->notes->rows;
   const std::int64_t call = ++detail::run_local<detail::SizesOfLosses>()->counted;
-  // All replicas must come to the same decision. They see the same batch, so none of them meets where each has one loss
-  // for each of its rows. A replica without rows cannot tell that case from others: if there is one, all meet. Where
-  // they decide differently all the same, the numbers of their calls differ, or the meetings that they come to. What
-  // other workers have is known of the batches of a distributed dataset.
+  // All replicas must decide alike. They see the same batch, so none of them meets if each has one loss for each of its
+  // rows. A replica without rows cannot recognize that case: if there is one, all meet. If they still decide
+  // differently, the numbers of their calls or their meetings differ, which is detected. For batches of a distributed
+  // dataset the other workers' rows are known.
   const auto& rows = step.here;
   const auto k = static_cast<std::size_t>(top->replica->local_index());
   if (!rows.empty() && rows[k] == here) {
@@ -193,7 +195,7 @@ at::Tensor average_loss(const at::Tensor& per_example, const AverageLossOptions&
   const at::ScalarType given = per_example.scalar_type();
   if (options.global_batch) return divided_by_size(losses, per_example.size(0), *options.global_batch, given);
   at::Tensor result = divided(losses, detail::count_losses(per_example), given);
-  detail::note_loss(result, detail::LossNote::Unsized);
+  detail::tag_loss(result, detail::LossTag::Unsized);
   return result;
 }
 
@@ -208,7 +210,7 @@ at::Tensor compute_average_loss(const at::Tensor& per_example, const AverageLoss
   const at::ScalarType given = per_example.scalar_type();
   if (options.global_batch) return divided_by_size(losses, per_example.size(0), *options.global_batch, given);
   at::Tensor result = divided(losses, per_example.size(0) * get_strategy().num_replicas_in_sync(), given);
-  detail::note_loss(result, detail::LossNote::Unsized);
+  detail::tag_loss(result, detail::LossTag::Unsized);
   return result;
 }
 

@@ -11,12 +11,12 @@
 
 namespace lockstep::detail {
 
-/// Whether `matches` holds for `last`, or for one of the nodes that it was computed from, as far as `follows` lets the
-/// search go on at a node's inputs. Each is seen once, however many ways lead to it.
+/// Whether `matches` holds for `last`, or for a node it was computed from, descending only through nodes for which
+/// `follows` is true. Visits each node once, however many paths lead to it.
 template <class Matches, class Follows>
 bool any_node(const torch::autograd::Node* last, const Matches& matches, const Follows& follows) {
   if (last == nullptr) return false;
-  if (!follows(*last)) return matches(*last);  // mostly, and nothing is allocated
+  if (!follows(*last)) return matches(*last);  // the usual case, without allocation
   std::unordered_set<const torch::autograd::Node*> seen;
   std::vector<const torch::autograd::Node*> to_see;
   const auto see_later = [&](const torch::autograd::Node* node) {

@@ -30,7 +30,7 @@ at::Tensor input_gradient(const Pooling& pooling, int replicas, std::optional<bo
       {.devices = cpus(replicas), .intra_op_threads = threads, .seed = 7, .fast_kernels = own_kernels});
   strategy.make([] { return torch::nn::Linear(1, 1); });
   const auto results = strategy.run([&] {
-    // Few different values: windows with several largest ones.
+    // Few different values: windows with several maxima.
     auto x = at::randint(0, 4, pooling.input, pooling.dtype).contiguous(pooling.format).requires_grad_();
     auto y = at::max_pool2d(x, pooling.kernel, pooling.stride, pooling.padding, pooling.dilation, pooling.ceil);
     (y * at::randn_like(y)).sum().backward();
@@ -82,7 +82,7 @@ TEST(MaxPoolOfReplicas, TheGradientOfChannelsLastImagesIsChannelsLast) {
   auto model = strategy.make([] { return torch::nn::Linear(1, 1); });
   const auto formats = strategy.run([&] {
     const auto x = at::randn({2, 3, 4, 4}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
-    const auto above = (x * 2);  // its gradient reaches `x` as it is, whatever its layout
+    const auto above = (x * 2);  // its gradient reaches `x` unchanged, whatever its layout
     at::Tensor seen;
     above.register_hook([&](const at::Tensor& gradient) { seen = gradient; });
     at::max_pool2d(above, 2).sum().backward();

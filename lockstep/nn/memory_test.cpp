@@ -15,11 +15,11 @@
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/small_net.h"
 
-// What R replicas on one machine hold: one copy of weights and optimizer state, R of gradients.
+// The memory of R replicas on one machine: one copy of weights and optimizer state, R of gradients.
 namespace lockstep {
 namespace {
 
-/// Counts the bytes that LibTorch has allocated and not freed since this object was made, on this thread and in `run`.
+/// Counts the bytes that LibTorch allocated and did not free since construction, on this thread and in `run`.
 class LiveBytes {
  public:
   LiveBytes() : meter_(std::make_shared<Meter>()), guard_(c10::DebugInfoKind::PROFILER_STATE, meter_) {}

@@ -22,7 +22,7 @@ namespace lockstep {
 
 namespace detail {
 LOCKSTEP_EXPORT void print_model(std::ostream& out, const ModuleCore& model);
-/// Throws, with how to choose devices, unless it is of the replicas' kind.
+/// Throws, explaining how to choose devices, unless it is of the replicas' kind.
 LOCKSTEP_EXPORT void require_device_of(const ModuleCore& model, const at::Device& device);
 }  // namespace detail
 
@@ -32,13 +32,14 @@ LOCKSTEP_EXPORT void require_device_of(const ModuleCore& model, const at::Device
 ///     strategy.run([&](const torch::Tensor& x) { auto y = model->forward(x); ... }, batch);
 ///     model.eval();                                  // reaches all replicas
 ///
-/// Inside `run`, `model->` is the calling replica's module; outside it is that of this worker's first replica, which is fine
-/// for looking but reaches one replica only. `model(x)` and `model.forward(x)` are `model->forward(x)`. Copies of the handle name the
+/// Inside `run`, `model->` is the calling replica's module; outside it is that of this worker's first replica, which is
+/// fine for reading but reaches one replica only. `model(x)` and `model.forward(x)` are `model->forward(x)`. Copies of
+/// the handle refer to the same model.
 /// same model.
 template <class M>
 class MirroredModule {
  public:
-  using Module = M;
+  using Module = M;  ///< the class of the model
 
   explicit MirroredModule(std::shared_ptr<detail::ModuleCore> core) : core_(std::move(core)) {}
 
@@ -49,6 +50,7 @@ class MirroredModule {
     core_->expect_forward();
     return (*this)->forward(std::forward<Args>(args)...);
   }
+  /// Calls the model of the calling replica.
   template <class... Args>
   auto forward(Args&&... args) const {
     core_->expect_forward();
@@ -59,16 +61,19 @@ class MirroredModule {
   std::shared_ptr<M> replica(std::size_t k) const { return std::static_pointer_cast<M>(core_->replica(k)); }
   std::size_t size() const { return core_->size(); }
 
+  /// Switches the models of all replicas between training and evaluation.
   void train(bool on = true) { core_->train(on); }
   void eval() { core_->train(false); }
+  /// Converts the weights and buffers of all replicas to this type.
   void to(at::ScalarType dtype) { core_->to(dtype); }
-  /// A model stays where its replicas are: nothing happens for that kind of device, and any other is an error.
+  /// A model stays on its replicas' devices: does nothing for that kind of device, and throws for any other.
   void to(const at::Device& device) const { detail::require_device_of(*core_, device); }
-  /// Drops the gradients: the calling replica's inside `run`, all replicas' outside. `optimizer.minimize` needs it not.
+  /// Drops the gradients: the calling replica's inside `run`, all replicas' outside. Not needed with
+  /// `optimizer.minimize`.
   void zero_grad(bool set_to_none = true) { core_->zero_grad(set_to_none); }
   void apply(const std::function<void(torch::nn::Module&)>& f) { core_->apply(f); }
   /// Changes the weights once for all replicas: clipping, averages, loading by hand. Between runs, or inside run by
-  /// every replica, as a meeting in which replica 0's `change` is called. Without gradients. Buffers that it changes in
+  /// every replica, as a meeting in which only replica 0's `change` is called. Without gradients. Buffers changed in
   /// place are changed on all replicas.
   ///
   ///     model.update([](Net& net) { for (auto& p : net.parameters()) p.clamp_(-0.01, 0.01); });
@@ -77,16 +82,16 @@ class MirroredModule {
     core_->update([&](torch::nn::Module& module) { change(static_cast<M&>(module)); });
   }
 
-  /// The weights, by name. They are replica 0's leaves; all replicas share their memory.
+  /// The weights by name: replica 0's leaves, whose memory all replicas share.
   torch::OrderedDict<std::string, at::Tensor> named_parameters() const { return core_->named_parameters(); }
   std::vector<at::Tensor> parameters() const { return named_parameters().values(); }
-  /// Copies of buffers such as running statistics, those of all replicas as one: floating ones averaged, others as
-  /// replica 0 has them.
+  /// Copies of buffers such as running statistics, merged over all replicas: floating ones averaged, others as on
+  /// replica 0.
   torch::OrderedDict<std::string, at::Tensor> named_buffers() const { return core_->named_buffers(); }
   /// Writes the values of `named_buffers` into every replica.
   void synchronize_buffers() { core_->synchronize_buffers(); }
 
-  /// For the compiler to say it when a `torch::optim` class or a function of LibTorch is given the handle.
+  /// Makes the compiler explain the error when a `torch::optim` class or LibTorch function is given the handle.
   template <class Parameters>
     requires std::is_same_v<Parameters, std::vector<at::Tensor>>
   operator Parameters() const {
@@ -97,13 +102,14 @@ class MirroredModule {
     return {};
   }
 
+  /// For library code.
   const std::shared_ptr<detail::ModuleCore>& core() const { return core_; }
 
  private:
   std::shared_ptr<detail::ModuleCore> core_;
 };
 
-/// The module as LibTorch prints it, after the number of replicas.
+/// The module as LibTorch prints it, preceded by the number of replicas.
 template <class M>
 std::ostream& operator<<(std::ostream& out, const MirroredModule<M>& model) {
   detail::print_model(out, *model.core());
@@ -158,7 +164,7 @@ struct ContainedIn<Net> {
   using type = typename Net::ContainedType;
 };
 
-/// Whether a module class, or what a holder holds, has a constructor for these arguments.
+/// Whether a module class, or the class in a holder, has a constructor for these arguments.
 template <class Net, class... Args>
 inline constexpr bool is_buildable_v = std::is_constructible_v<typename ContainedIn<Net>::type, Args...> ||
                                        (sizeof...(Args) == 0 && !std::is_same_v<typename ContainedIn<Net>::type, Net>);

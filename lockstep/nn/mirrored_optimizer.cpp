@@ -29,7 +29,7 @@
 #include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/gpu.h"
 
-// What a program calls. The phases of a step are in step/take_step.cpp.
+// The functions that a program calls. The phases of a step are in step/take_step.cpp.
 namespace lockstep {
 
 using detail::OptimizerCore;
@@ -106,7 +106,7 @@ void MirroredOptimizerBase::reduce_gradients(ReduceOp op) {
   ReplicaPart& mine = part_here(*core_, "reduce_gradients");
   const StepMoment moment{*core_, mine, "reduce_gradients", op};
   for (const auto& observer : core_->observers) observer->gradients_taken(moment);
-  mine.window_calls = 0;  // of a window that ends here, where a replica may have made fewer calls
+  mine.window_calls = 0;  // calls of a window that ends here, in which a replica may have made fewer
   reduce_in_parts(*core_, mine, op, call);
   for (const auto& observer : core_->observers) observer->gradients_wait(moment);
 }
@@ -142,13 +142,13 @@ void MirroredOptimizerBase::step() {
   detail::require_unscaled(mine, "step");
   for (const auto& observer : core.observers) observer->gradients_taken({core, mine, "step"});
   const bool checks = mine.plan.finite == detail::StepPlan::Finite::Host && !mine.progress.loss_scale;
-  if (checks && !may_update(core, mine)) return;
+  if (checks && !passes_finite_check(core, mine)) return;
   update_and_publish(core, mine);
 }
 
 void MirroredOptimizerBase::zero_grad() {
   ReplicaPart& mine = part_here(*core_, "zero_grad");
-  // After a failed run it is what one is asked to do.
+  // After a failed run the program is expected to call this.
   if (!core_->has_failed_run(mine))
     detail::warn_of_ended_window(*core_, mine, "zero_grad()", mine.progress.accumulated);
   drop_gradients(*core_, mine);
@@ -197,8 +197,8 @@ void MirroredOptimizerBase::set_clip_value(std::optional<double> limit) {
   if (limit) detail::require_positive(*limit, "limit");
   core_->settings.clip_value = limit;
 }
-void MirroredOptimizerBase::set_not_finite(NotFinite policy) {
-  detail::require_outside_of_run("set_not_finite");
+void MirroredOptimizerBase::set_non_finite_policy(NonFinitePolicy policy) {
+  detail::require_outside_of_run("set_non_finite_policy");
   core_->settings.not_finite = policy;
 }
 void MirroredOptimizerBase::set_accumulate(int calls) {
@@ -215,7 +215,7 @@ void MirroredOptimizerBase::set_digest(const DigestOptions& options) {
     throw InvalidArgument(errors::kBadOption, {.what = str("every must be >= 0, got ", options.every),
                                                .where = "set_digest",
                                                .help = "set_digest({.every = 0}) never compares"});
-  // Among the observers only while it is on: the first of them.
+  // An observer only while it is on: the first one.
   const bool was_on = core_->settings.digest.every > 0;
   auto& [all, drift, runs] = core_->observers;
   if (options.every > 0 && !was_on) all.insert(all.begin(), drift);

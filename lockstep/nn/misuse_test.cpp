@@ -17,7 +17,7 @@
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
-// Wrong use of models, optimizers and scalers: each with its type, its number and a text that names the culprit.
+// Misuse of models, optimizers and scalers: each error has its type, its number and a text that names the culprit.
 namespace lockstep {
 namespace {
 
@@ -58,7 +58,7 @@ TEST_P(Misuse, OfAnOptimizerOrModelOfAnotherStrategy) {
   auto others_model = other.make<SmallNet>();
   EXPECT_THROW(other.run([&] { optimizer.minimize(others_model->forward(torch::ones({2, 9})).sum()); }), Error);
   EXPECT_THROW(other.run([&] { model->forward(torch::ones({2, 9})); }), Error);
-  step();  // still fine where it belongs
+  step();  // still fine in the right place
   EXPECT_EQ(optimizer.steps(), 1);
 }
 
@@ -181,7 +181,7 @@ TEST_P(Misuse, OfStateInsideAnAccumulateWindow) {
   optimizer.set_accumulate(3);
   step();
   expect_error<FailedPrecondition>(errors::kOptimizer, "window", [&] { optimizer.state(); });
-  optimizer.load_state(saved);  // forgets what had gathered
+  optimizer.load_state(saved);  // drops the accumulated gradients
   for (int call = 1; call <= 3; ++call) {
     EXPECT_EQ(optimizer.steps(), 0) << call;
     step();
@@ -244,7 +244,7 @@ TEST_P(Misuse, OfSettingsInsideOfRun) {
       {"set_reduce_op", [&] { optimizer.set_reduce_op(ReduceOp::Mean); }},
       {"set_clip_global_norm", [&] { optimizer.set_clip_global_norm(1.0); }},
       {"set_clip_value", [&] { optimizer.set_clip_value(1.0); }},
-      {"set_not_finite", [&] { optimizer.set_not_finite(NotFinite::Raise); }},
+      {"set_non_finite_policy", [&] { optimizer.set_non_finite_policy(NonFinitePolicy::Raise); }},
       {"set_accumulate", [&] { optimizer.set_accumulate(2); }},
       {"options", [&] { optimizer.options(); }},
       {"set_digest", [&] { optimizer.set_digest({.every = 1}); }},
@@ -333,7 +333,7 @@ TEST_P(Misuse, OfAPartThatAllReplicasShare) {
   const torch::nn::BatchNorm1d norm(torch::nn::BatchNormOptions(9).affine(false));
   const auto make = [&] { strategy.make([&] { return torch::nn::Sequential(torch::nn::Linear(9, 9), norm); }); };
   if (GetParam() == 1) return make();
-  expect_error<InvalidArgument>(errors::kStructure, "'1' of replica 1 is that of replica 0", make);
+  expect_error<InvalidArgument>(errors::kStructure, "'1' of replica 1 is replica 0's", make);
   const torch::nn::Dropout drop(0.5);  // has no state of its own
   strategy.make([&] { return torch::nn::Sequential(torch::nn::Linear(9, 9), drop); });
 }
@@ -384,9 +384,9 @@ TEST_P(Misuse, OfNotFiniteGradientsInParts) {
       optimizer.step();
     });
   };
-  optimizer.set_not_finite(NotFinite::Raise);
+  optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
   expect_error<FailedPrecondition>(errors::kNotFinite, "holds NaN or infinity", in_parts);
-  optimizer.set_not_finite(NotFinite::SkipStep);
+  optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
   in_parts();
   EXPECT_EQ(optimizer.skipped_steps(), 1);
   EXPECT_EQ(optimizer.steps(), 0);

@@ -107,7 +107,7 @@ double train(Strategy& strategy, Model& model, Optimizer& optimizer, const Batch
   return loss;
 }
 
-/// LibTorch keeps one list of cast weights for all threads; who leaves an autocast empties it for everybody.
+/// LibTorch keeps one list of cast weights for all threads; leaving an autocast empties it for all of them.
 TEST_P(MixedPrecision, AutocastGivesTheSameBitsWhereWeightsAreUsedManyTimes) {
   const auto train = [&] {
     MirroredStrategy strategy({.devices = test_devices(GetParam()), .seed = 6});
@@ -182,7 +182,7 @@ struct ConvNet : torch::nn::Module {
   torch::nn::Conv2d first, second;
 };
 
-/// Convolutions of several replicas at a time; in bfloat16 some of LibTorch's kernels cannot do that by themselves.
+/// Convolutions on several replicas at once; in bfloat16 some of LibTorch's kernels cannot do that by themselves.
 TEST_P(MixedPrecision, ConvolutionsIn16BitsTrainOnAllReplicasAtATime) {
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     for (const bool autocast : {true, false}) {
@@ -216,7 +216,7 @@ TEST_P(MixedPrecision, ConvolutionsIn16BitsTrainOnAllReplicasAtATime) {
   }
 }
 
-/// Two threads at a time got other results from LibTorch's LSTM in bfloat16 on Arm than one.
+/// On Arm, LibTorch's LSTM in bfloat16 gave different results with two threads than with one.
 TEST_P(MixedPrecision, RecurrentLayersGiveTheSameBitsOnAllReplicasAtATime) {
   MirroredStrategy strategy({.devices = test_devices(GetParam())});
   const auto hidden = 24;
@@ -238,7 +238,7 @@ TEST_P(MixedPrecision, RecurrentLayersGiveTheSameBitsOnAllReplicasAtATime) {
     return results;
   };
   const auto exact = compute(at::kDouble, false);
-  // One replica computes as LibTorch does, which has no such LSTM for some CPUs (Arm without bfloat16 instructions).
+  // One replica computes as LibTorch does, which lacks such an LSTM for some CPUs (Arm without bfloat16 instructions).
   const auto compute_both_ways = [&] {
     compute(at::kBFloat16, false);
     compute(at::kBFloat16, true);

@@ -49,7 +49,7 @@ class ModelState final : public Stateful {
     detail::require_between_runs(model_->strategy(), "restore");
     model_->require_unchanged();
     const Values values = values_from(from, name);
-    const c10::InferenceMode mode(model_->is_inference());  // steps to come write to what is restored
+    const c10::InferenceMode mode(model_->is_inference());  // later steps write to the restored tensors
     const at::NoGradGuard no_grad;
     const auto all = model_->tensors();
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -66,7 +66,7 @@ class ModelState final : public Stateful {
   }
 
  private:
-  /// Of each of the model's tensors; of a buffer for each local replica.
+  /// Per tensor of the model; for a buffer, per local replica.
   using Values = std::vector<std::vector<at::Tensor>>;
 
   bool is_parameter(std::size_t i) const { return i < model_->parameters().size(); }

@@ -1,4 +1,4 @@
-// The buffers of all replicas as one set.
+// Merging the buffers of all replicas.
 
 #include "lockstep/nn/module_core.h"
 
@@ -25,7 +25,7 @@ namespace {
 
 using Named = ModuleCore::NamedTensors;
 
-/// Of all replicas.
+/// Merges the buffers of all replicas.
 Named as_one(const std::vector<Named>& named) {
   Named result;
   for (const auto& item : named[0]) {
@@ -42,11 +42,11 @@ at::Tensor buffers_as_one(std::vector<at::Tensor> components) {
   const at::Tensor first = components[0];
   if (!first.defined()) return first;
   const bool average = first.layout() == at::kStrided && at::isFloatingType(first.scalar_type());
-  // Constants stay what they are: a mean of equal numbers may be rounded, or overflow.
+  // Keep constants: a mean of equal numbers may be rounded, or overflow.
   const bool equal = average && std::all_of(components.begin(), components.end(),
                                             [&](const at::Tensor& other) { return holds_same(other, first); });
   if (!average || equal) return first.clone();
-  // The sum of 16-bit numbers may be more than their type holds where their mean is not.
+  // The sum of 16-bit numbers may overflow even if their mean does not.
   if (first.element_size() < 4) {
     for (at::Tensor& component : components) component = component.to(at::kFloat);
   }
@@ -69,7 +69,7 @@ ModuleCore::NamedTensors ModuleCore::named_buffers() const {
   // Other replicas may be changing theirs.
   require_outside_of_run("named_buffers of a model",
                          "call model->named_buffers() inside run for the calling replica's own, or "
-                         "model.named_buffers() before or after run for those of all replicas as one");
+                         "model.named_buffers() before or after run for the merged buffers of all replicas");
   require_no_run_elsewhere(strategy(), "named_buffers of a model");
   return as_one(buffers_of_all_workers(*this));
 }
@@ -81,7 +81,7 @@ ModuleCore::NamedTensors ModuleCore::named_buffers_here() const {
   return as_one(named);
 }
 
-/// Of buffers that training can make different: those of SyncBatchNorm stay equal.
+/// Digests of buffers that training can make different: SyncBatchNorm's stay equal.
 ModuleCore::BufferDigests ModuleCore::digests_of_buffers() const {
   BufferDigests digests;
   if (alive_.expired() || !is_client_of_several_workers(*strategy_)) return digests;
@@ -112,8 +112,9 @@ void ModuleCore::require_buffers_of_one_client() const {
       {.what = lockstep::str("a model is used outside of towers, and its buffer '", changed->first,
                              "' differs between them, as training leaves it: every worker would see its own first "
                              "tower's"),
-       .help = "call model.synchronize_buffers() before, or use the model in call_for_each_tower; the weights alone "
-               "are model.named_parameters()"});
+       .help =
+           "call model.synchronize_buffers() before, or use the model in call_for_each_tower; to read only the weights "
+           "call model.named_parameters()"});
 }
 
 void ModuleCore::synchronize_buffers() {

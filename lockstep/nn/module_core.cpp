@@ -45,8 +45,8 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
 const std::shared_ptr<torch::nn::Module>& ModuleCore::module_of_replica(const ContextEntry& replica) const {
   if (replica.strategy != strategy_) require_current_strategy(strategy(), "model");
   const auto k = static_cast<std::size_t>(replica.replica->local_index());
-  // torch::load gives every parameter new memory: one look is enough to notice it before this replica computes with other
-  // weights than the rest.
+  // torch::load gives every parameter new memory: checking one parameter notices it before this replica computes with
+  // different weights than the rest.
   if (!parameters().empty() && parameters()[0].has_moved(k)) require_unchanged();
   watch_->note_use(k);
   note_model_of_step(*this, k, inventory_->alive);
@@ -86,7 +86,7 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
     }
     change_once(change);
     watch_->expect_other_weights();
-    // The buffers that it may have been made from are each worker's own.
+    // The buffers used to compute the change may differ between workers.
     if (is_inside && is_client_of_several_workers(*strategy_)) require_same_weights(*this);
   };
   const auto here = static_cast<std::size_t>(is_inside ? top->replica->local_index() : 0);
@@ -98,7 +98,7 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
     if (seat == nullptr) {
       act();
     } else {
-      // Nothing may have changed where a replica is late: that is certain only after a meeting.
+      // Nothing may have changed if a replica is late, which is certain only after a meeting.
       const Deadline deadline = deadline_of(strategy_->communication());
       if (!deadline.is_never())
         seat->exchange(
@@ -106,7 +106,7 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
       seat->lead("update of a model", this, act);
     }
   } catch (...) {
-    error = std::current_exception();  // some weights may have changed all the same
+    error = std::current_exception();  // some weights may have changed anyway
   }
   forget_cast_weights();
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
@@ -118,7 +118,7 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   }
   if (error) std::rethrow_exception(error);
   if (is_inside) return;
-  set_torn(false);  // it is how weights are set again
+  set_torn(false);  // setting all weights is the way out of that state
   note_equal_buffers();
 }
 
@@ -126,13 +126,13 @@ void ModuleCore::change_once(FunctionRef<void(torch::nn::Module&)> change) {
   const c10::InferenceMode mode(is_inference());
   const at::NoGradGuard no_grad;
   const auto first = buffers_of(0);
-  // Versions tell too little: batch normalization, and whoever writes through data(), does not count them.
+  // Versions are not enough: batch normalization and writes through data() do not count them.
   std::vector<at::Tensor> before;
   for (const auto& item : first) before.push_back(item.value().defined() ? item.value().clone() : at::Tensor());
   try {
     change(*replicas_[0]);
   } catch (...) {
-    spread_all_weights();  // some may have changed all the same
+    spread_all_weights();  // some may have changed anyway
     throw;
   }
   spread_all_weights();
@@ -184,8 +184,8 @@ void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
   require_outside_of_run("apply of a model");
   const bool are_equal = has_equal_buffers();
   watch_->expect_other_weights();
-  // Parameters are shared: what f does to them counts once, as replica 0 has it, random numbers included. The other
-  // replicas' modules are visited for what is their own.
+  // Parameters are shared: changes by f count once, as on replica 0, including random numbers. The other replicas'
+  // modules are visited for their own state.
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const auto state_of = [&] {
     const std::lock_guard lock(generator.mutex());

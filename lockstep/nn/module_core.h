@@ -29,11 +29,11 @@ namespace lockstep::detail {
 struct ContextEntry;
 class ModuleWatch;  // nn/module_watch.h
 
-/// The replicas of a module and what they share; the part of MirroredModule that knows no type of the user's.
+/// The replicas of a module and their shared state; the part of MirroredModule that does not depend on user types.
 ///
-/// Each replica has a module of its own, with its own leaf tensors and gradients. Leaves of replicas on one device
-/// share the memory of the values: an update by one replica is an update for all. Each device has a copy of the values,
-/// and all copies hold the same bits whenever a run begins or a step has ended.
+/// Each replica has its own module, with its own leaf tensors and gradients. Leaves of replicas on one device share the
+/// memory of the values: an update by one replica is an update for all. Each device has a copy of the values, and all
+/// copies have the same bits whenever a run begins or a step has ended.
 class LOCKSTEP_EXPORT ModuleCore {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
@@ -42,9 +42,9 @@ class LOCKSTEP_EXPORT ModuleCore {
   struct Parameter {
     std::string name;                         ///< the first of its names, if it is tied
     std::vector<at::Tensor> leaves;           ///< one per local replica
-    std::vector<const void*> addresses = {};  ///< of the memory that `make` has given them
+    std::vector<const void*> addresses = {};  ///< addresses of the memory assigned by `make`
 
-    /// Whether replica `k`'s has other memory than before.
+    /// Whether replica `k`'s parameter has moved to other memory.
     bool has_moved(std::size_t k) const { return leaves[k].const_data_ptr() != addresses[k]; }
   };
 
@@ -52,7 +52,7 @@ class LOCKSTEP_EXPORT ModuleCore {
   ~ModuleCore();
 
   Strategy& strategy() const;
-  /// Whether `strategy` made it. One that has ended made none, whoever is at its address now.
+  /// Whether `strategy` made it. False if that strategy has ended, even if a new one has its address.
   bool is_of(const Strategy* strategy) const { return strategy == strategy_ && !alive_.expired(); }
   std::size_t size() const { return replicas_.size(); }
   const std::shared_ptr<torch::nn::Module>& replica(std::size_t k) const { return replicas_[k]; }
@@ -63,67 +63,66 @@ class LOCKSTEP_EXPORT ModuleCore {
   const WeightCopies& copies() const { return copies_; }
   /// Writes replica 0's values of parameter `p` to the other copies. Outside of run, or while replica 0 leads.
   void spread_weights(std::size_t p) const;
-  NamedTensors named_parameters() const;  ///< of the calling replica; replica 0's outside of replicas
-  /// The handle is about to call the module's forward.
+  NamedTensors named_parameters() const;  ///< the calling replica's; replica 0's outside of replicas
+  /// Called when the handle is about to call the module's forward.
   void expect_forward() const;
 
   void train(bool on);
   void to(at::ScalarType dtype);
   void apply(const std::function<void(torch::nn::Module&)>& f);
-  /// Calls `change` once, with replica 0's module, and tells every replica that its weights have changed. Buffers that it
-  /// changes are copied to the other replicas. Outside of run, or inside by every replica.
+  /// Calls `change` once, with replica 0's module, and marks the weights as changed on every replica. Copies changed
+  /// buffers to the other replicas. Outside of run, or inside by every replica.
   void update(FunctionRef<void(torch::nn::Module&)> change);
   NamedTensors parameters_of(std::size_t k) const;  ///< under all their names, tied ones too
   NamedTensors buffers_of(std::size_t k) const;
-  /// Parameters, and then buffers. Not sparse ones: they are constants, which stay as the module has built them.
+  /// Parameters, then buffers. Excludes sparse buffers: they are constants, which stay as the module built them.
   std::vector<Parameter> tensors() const;
-  /// Buffers of all replicas of all workers as one: floating ones averaged, others as replica 0 has them.
+  /// Buffers merged over all replicas of all workers: floating ones averaged, others as on replica 0.
   NamedTensors named_buffers() const;
-  NamedTensors named_buffers_here() const;  ///< the same of this worker's replicas alone
-  /// Gives all replicas the values of `named_buffers`.
+  NamedTensors named_buffers_here() const;  ///< the same over this worker's replicas only
+  /// Sets the buffers of all replicas to `named_buffers`.
   void synchronize_buffers();
-  /// All replicas of all workers have got the same buffers.
+  /// Records that all replicas of all workers have equal buffers now.
   void note_equal_buffers();
   bool has_equal_buffers() const;
 
   /// Drops the gradients of the calling replica, or of all outside of run.
   void zero_grad(bool set_to_none);
 
-  /// An update has failed half-way, so that the weights are of no use until they are loaded again.
+  /// Records that an update failed half-way: the weights are unusable until they are loaded again.
   void set_torn(bool is_torn) { is_torn_.store(is_torn, std::memory_order_release); }
   bool is_torn() const { return is_torn_.load(std::memory_order_acquire); }
 
-  /// Called by an optimizer that has taken over parameter `p`: memory must stay where it is from now on.
+  /// Called by an optimizer that takes over parameter `p`: its memory must not move from now on.
   void pin(std::size_t p);
   bool is_pinned(std::size_t p) const;
   /// Throws if parameters were added, removed, replaced or moved since `make`.
   void require_unchanged() const;
-  /// How many parameters and parts replica `k` and the parts that `make` has built have: if the number has changed,
+  /// How many parameters and parts replica `k` and the parts built by `make` have: if the number has changed,
   /// `require_unchanged` is worth its cost.
   std::size_t registered_in(std::size_t k) const;
-  /// Throws the same for parameter `name`, which has moved.
+  /// Throws the same error for parameter `name`, which has moved.
   [[noreturn]] static void throw_moved(const std::string& name);
-  /// Who changes the weights without Lockstep's knowledge.
+  /// Detects changes of the weights that bypass Lockstep.
   const ModuleWatch& watch() const { return *watch_; }
   /// Whether it was made in inference mode, outside of which its weights cannot be written to.
   bool is_inference() const;
 
-  /// A mark of which parameters of replica `k` are frozen, which of its parts are in training mode, and which weights of its
-  /// layers were replaced.
+  /// A mark of replica `k`'s frozen parameters, parts in training mode, and replaced layer weights.
   std::uint64_t modes_of(std::size_t k) const;
-  /// Throws, with the first difference, if replicas have other parameters frozen, or other parts in training mode, than
-  /// replica 0. While no replica changes that: they have met.
+  /// Throws, naming the first difference, if replicas differ from replica 0 in frozen parameters or training modes.
+  /// Call while no replica changes that: in a meeting.
   void require_alike() const;
-  /// The same for what an evaluation sees: the model and its parts in training mode, and weights of layers that were
-  /// replaced.
+  /// The same for evaluation: training modes of the model and its parts, and replaced layer weights.
   void require_same_use() const;
-  /// Whether a part that `make` has built is no longer in replica `k`'s module.
+  /// Whether a part built by `make` is no longer in replica `k`'s module.
   bool has_lost_part(std::size_t k) const;
 
  private:
   using BufferDigests = std::vector<std::pair<std::string, std::uint64_t>>;
-  BufferDigests digests_of_buffers() const;  ///< of replica 0, by name; none unless one client drives several workers
-  /// Throws if one client drives several workers, each of which would show it other buffers outside of run.
+  BufferDigests digests_of_buffers() const;  ///< replica 0's, by name; none unless one client drives several workers
+  /// Throws if one client drives several workers and their buffers differ: outside of run each would see different
+  /// ones.
   void require_buffers_of_one_client() const;
   const std::shared_ptr<torch::nn::Module>& module_of_replica(const ContextEntry& replica) const;
   void collect_parameters();
@@ -139,12 +138,12 @@ class LOCKSTEP_EXPORT ModuleCore {
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;
   WeightCopies copies_;
   struct Inventory;                       // nn/module_inventory.h
-  std::unique_ptr<Inventory> inventory_;  ///< what `make` has found in the modules
+  std::unique_ptr<Inventory> inventory_;  ///< the contents of the modules as `make` found them
   std::unique_ptr<ModuleWatch> watch_;
   std::atomic<bool> is_torn_{false};
 };
 
-/// Makes one that notices who changes its weights inside run.
+/// Makes one that detects changes of its weights inside run.
 LOCKSTEP_EXPORT std::shared_ptr<ModuleCore> make_module_core(Strategy& strategy, const ModuleCore::Factory& factory,
                                                              const ModuleOptions& options);
 

@@ -1,4 +1,4 @@
-// How `make` builds a model: a module for each replica, alike in structure, with weights in shared memory.
+// How `make` builds a model: one module per replica with the same structure and weights in shared memory.
 
 #include "lockstep/nn/models_made.h"
 #include "lockstep/nn/module_core.h"
@@ -60,11 +60,11 @@ void require_own_parameters(const Named& first, const Named& other, std::size_t 
     if (!other[item.key()].is_same(item.value())) continue;
     throw_build("the factory returned the same module for several replicas",
                 "build all of it inside the factory: strategy.make([] { return torch::nn::Sequential(...); })",
-                lockstep::str("parameter '", item.key(), "' of replica ", k, " is that of replica 0"));
+                lockstep::str("parameter '", item.key(), "' of replica ", k, " is replica 0's"));
   }
 }
 
-/// A part that replicas share would have its buffers written by all of them at once, as batch normalization does.
+/// A part shared by replicas would have its buffers written by all of them at once, as batch normalization does.
 void require_own_parts(const torch::nn::Module& first, const torch::nn::Module& other, std::size_t k) {
   const auto mine = first.named_modules();
   for (const auto& part : other.named_modules()) {
@@ -72,7 +72,7 @@ void require_own_parts(const torch::nn::Module& first, const torch::nn::Module& 
     if (same == nullptr || *same != part.value() || part.value()->named_buffers(/*recurse=*/false).is_empty()) continue;
     throw_build("the factory returned a module with the same part for several replicas",
                 "build all of it inside the factory: strategy.make([] { return torch::nn::Sequential(...); })",
-                lockstep::str("'", part.key(), "' of replica ", k, " is that of replica 0, and it has buffers"));
+                lockstep::str("'", part.key(), "' of replica ", k, " is replica 0's, and it has buffers"));
   }
 }
 
@@ -87,8 +87,8 @@ void warn_of_replaced_weights(const std::vector<LayerMember>& members) {
   }
 }
 
-/// A module for each replica, on its device. Draws from LibTorch's generators, and leaves them, as building one module in a plain
-/// program would.
+/// One module per replica, on its device. Draws from LibTorch's generators, and leaves them, as building one module in
+/// a plain program would.
 std::vector<std::shared_ptr<torch::nn::Module>> build_modules(const Strategy& strategy,
                                                               const ModuleCore::Factory& factory,
                                                               const std::vector<at::Device>& devices) {
@@ -151,7 +151,7 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
 
 ModuleCore::~ModuleCore() = default;
 
-/// Some layers write to their weights in the forward pass: replicas would do it to the same memory at the same time.
+/// Some layers write to their weights in the forward pass: replicas would write to the same memory at the same time.
 void ModuleCore::require_shareable() const {
   if (replicas_.size() == 1) return;
   for (const Parameter& parameter : inventory_->parameters) {
@@ -161,13 +161,13 @@ void ModuleCore::require_shareable() const {
     throw_build(lockstep::str("parameter '", parameter.name, "' has gaps or shared elements in its memory"),
                 "register a tensor with memory of its own: tensor.clone()");
   }
-  // Changes of such weights are not counted, so that the other copies could not follow.
+  // Changes of such weights are not counted, so other copies could not follow.
   if (copies_.count() > 1 && is_inference()) {
     throw InvalidArgument(
         errors::kWrongModule,
         {.what = "a model for several devices cannot be made in inference mode",
          .where = "make",
-         .help = "call strategy.make where no c10::InferenceMode is in force, and use the model inside it"});
+         .help = "call strategy.make outside of any c10::InferenceMode, and use the model inside it"});
   }
   for (const auto& part : replicas_[0]->named_modules()) {
     const auto* embedding = part.value()->as<torch::nn::EmbeddingImpl>();
@@ -218,7 +218,7 @@ void ModuleCore::share_memory() {
       if (k > first) leaf.set_data(parameter.leaves[first].data());
       if (k == first && k > 0) {
         const at::Tensor values = parameter.leaves[0].data();
-        // Where it has memory of its own already, it stays there: another model may have this leaf too.
+        // If it already has separate memory, it stays there: another model may have this leaf too.
         const bool is_apart =
             leaf.strides() == values.strides() && leaf.is_non_overlapping_and_dense() &&
             std::none_of(parameter.leaves.begin(), parameter.leaves.begin() + static_cast<std::ptrdiff_t>(k),
@@ -244,7 +244,7 @@ void ModuleCore::spread_all_weights() const {
   for (std::size_t p = 0; p < inventory_->parameters.size(); ++p) spread_weights(p);
 }
 
-/// A factory may build modules whose buffers differ, if only because it counts its calls.
+/// A factory may build modules with different buffers, if only because it counts its calls.
 void ModuleCore::copy_buffers() {
   const at::NoGradGuard no_grad;
   const auto first = replicas_[0]->named_buffers();
@@ -257,7 +257,7 @@ void ModuleCore::copy_buffers() {
   }
 }
 
-/// A replica that works with another replica's module would race with it and lose gradients.
+/// A replica that uses another replica's module would race with it and lose gradients.
 void ModuleCore::guard_gradients() {
   if (replicas_.size() == 1) return;
   for (auto& parameter : inventory_->parameters) {
@@ -265,7 +265,7 @@ void ModuleCore::guard_gradients() {
       at::Tensor& leaf = parameter.leaves[k];
       if (!at::isFloatingType(leaf.scalar_type()) && !at::isComplexType(leaf.scalar_type())) continue;
       const bool is_frozen = !leaf.requires_grad();
-      if (is_frozen) leaf.requires_grad_(true);  // it may be unfrozen later, and only now can it be given a hook
+      if (is_frozen) leaf.requires_grad_(true);  // it may be unfrozen later, and only now can it get a hook
       leaf.register_hook([k, name = parameter.name](const at::Tensor&) {
         const int current = current_component();
         if (current < 0 || static_cast<std::size_t>(current) == k) return;
@@ -282,7 +282,7 @@ void ModuleCore::guard_gradients() {
 std::shared_ptr<ModuleCore> make_module_core(Strategy& strategy, const ModuleCore::Factory& factory,
                                              const ModuleOptions& options) {
   auto core = std::make_shared<ModuleCore>(strategy, factory, options);
-  // One replica alone may do with its weights what it likes.
+  // A single replica may change its weights freely.
   if (core->size() > 1) StrategyAccess::runs(strategy).watch(std::shared_ptr<const RunWatcher>(core, &core->watch()));
   return core;
 }

@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-/// Remembers in which order the images came.
+/// Records in which order the images came.
 struct WatchfulConvNet : torch::nn::Module {
   explicit WatchfulConvNet(int channels = 6)
       : first(torch::nn::Conv2dOptions(3, channels, 3).padding(1)),

@@ -1,4 +1,4 @@
-// That a model is still what `make` has built, and alike on all replicas.
+// Checks that a model still is as `make` built it, and the same on all replicas.
 
 #include "lockstep/nn/module_core.h"
 
@@ -38,7 +38,7 @@ std::size_t ModuleCore::registered_in(std::size_t k) const {
 
 bool ModuleCore::has_lost_part(std::size_t k) const {
   for (const auto& part : inventory_->parts[k]) {
-    if (part.value().use_count() == 1) return true;  // held here alone
+    if (part.value().use_count() == 1) return true;  // held only here
   }
   return false;
 }

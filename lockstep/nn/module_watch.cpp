@@ -20,7 +20,7 @@ namespace {
 ModuleWatch::Look look_at(const at::Tensor& tensor, bool at_element) {
   ModuleWatch::Look look;
   const auto& counter = tensor.unsafeGetTensorImpl()->version_counter();
-  if (counter.enabled()) look.version = counter.current_version();  // there is none for what was made in inference mode
+  if (counter.enabled()) look.version = counter.current_version();  // tensors made in inference mode have none
   if (!at_element || !tensor.is_cpu() || tensor.numel() == 0 || !tensor.is_non_overlapping_and_dense()) return look;
   const std::size_t width = tensor.element_size();
   const auto* const start = static_cast<const char*>(tensor.const_data_ptr());
@@ -51,7 +51,7 @@ bool ModuleWatch::has_new_version(std::size_t p, std::size_t k) const {
   return seen_[k * model_.parameters().size() + p].version != look_at(model_.parameters()[p].leaves[k], false).version;
 }
 
-/// Where there is one, every leaf's change is a change for all.
+/// With a single copy, every leaf's change is a change for all.
 void ModuleWatch::remember_copies() const {
   for (std::size_t k = 0; k < model_.size() && model_.copies().count() > 1; ++k) remember(k);
 }
@@ -72,9 +72,8 @@ void ModuleWatch::prepare() const {
     } else if (other > 0) {
       throw FailedPrecondition(
           errors::kWrongModule,
-          {.what =
-               lockstep::str("parameter '", model_.parameters()[p].name, "' was changed outside of run on ",
-                             replica_name(model_.strategy(), other), " alone, which has its own copy of the weights"),
+          {.what = lockstep::str("parameter '", model_.parameters()[p].name, "' was changed outside of run only on ",
+                                 replica_name(model_.strategy(), other), ", which has its own copy of the weights"),
            .help = "change weights with model.update(f), which reaches all copies; call it now to set them again"});
     }
   }
@@ -118,7 +117,7 @@ void ModuleWatch::require_untouched(std::size_t k) const {
 void ModuleWatch::end() const {
   suspect_other_optimizers();
   remember_buffers();
-  // Here and not after each step: a teacher is used before its student's.
+  // Here and not after each step: a teacher is used before its student's step.
   if (std::ranges::find(used_, true) == used_.end()) return;
   model_.require_same_use();
   if (!model_.replica(0)->is_training()) require_same_parts();
@@ -126,7 +125,7 @@ void ModuleWatch::end() const {
   warn_of_frozen_on_some();
 }
 
-/// In training the optimizer looks for them.
+/// In training the optimizer checks the parts.
 void ModuleWatch::require_same_parts() const {
   const bool may_count = evaluations_ < 100 || evaluations_ % 16 == 0;  // it costs some microseconds
   ++evaluations_;
@@ -149,18 +148,18 @@ void ModuleWatch::warn_of_frozen_on_some() const {
   }
 }
 
-/// An optimizer of LibTorch on model.parameters() holds replica 0's leaves from one step to the next, which nothing does
-/// with other replicas' leaves, and it needs gradients that a run has left behind. Weights that are set by hand
-/// (`named_parameters()["w"].copy_(...)`) are held by no one else. What this cannot tell from an optimizer is a program that
-/// keeps a list of the parameters and writes to it by itself, between runs that leave gradients behind. It does not see
-/// an optimizer that is made anew for every step, nor one on parameters that an optimizer of Lockstep has too.
+/// A LibTorch optimizer on model.parameters() holds replica 0's leaves from one step to the next, unlike anything done
+/// with other replicas' leaves, and it needs gradients left behind by a run. Weights set by hand
+/// (`named_parameters()["w"].copy_(...)`) have no other holder. A program that keeps a list of the parameters and
+/// writes to it by itself, between runs that leave gradients behind, looks the same. Not detected: an optimizer that is
+/// created for every step, or one on parameters that a Lockstep optimizer has too.
 bool ModuleWatch::may_have_other_optimizer(std::size_t p) const {
   const auto& leaves = model_.parameters()[p].leaves;
   return !model_.is_pinned(p) && leaves.back().grad().defined() &&
          leaves.front().use_count() > leaves.back().use_count();
 }
 
-/// On replica 0, since it was remembered.
+/// On replica 0, since it was recorded.
 bool ModuleWatch::has_changed(std::size_t p) const {
   return seen_[p] != look_at(model_.parameters()[p].leaves[0], true);
 }
@@ -179,7 +178,7 @@ void ModuleWatch::warn_of_other_optimizers() const {
     warn_of(p, "after a run that has left gradients on every replica");
     break;
   }
-  suspects_.clear();  // a run that fails has no end
+  suspects_.clear();  // a failed run has no end
 }
 
 void ModuleWatch::remember_buffers() const {
@@ -198,15 +197,15 @@ void ModuleWatch::warn_of_changed_buffers() const {
     if (!is_first_changed || is_last_changed) continue;
     has_warned_of_buffers_ = true;
     say_warning(lockstep::str("buffer '", buffers_[b].name,
-                              "' was changed outside of run on replica 0 alone, and every replica has its own. Set it "
+                              "' was changed outside of run only on replica 0, and every replica has its own. Set it "
                               "with model.update(f), which reaches all of them; use the model inside run"));
   }
   buffer_versions_.clear();
 }
 
-/// In an evaluation each replica uses its own statistics of batch normalization, and a saved model has yet others.
+/// In an evaluation each replica uses its own batch normalization statistics, and a saved model has yet others.
 void ModuleWatch::warn_of_different_buffers() const {
-  if (model_.replica(0)->is_training()) {  // batch normalization leaves no new versions behind
+  if (model_.replica(0)->is_training()) {  // batch normalization does not change versions
     may_differ_ = true;
     return;
   }
@@ -222,14 +221,14 @@ void ModuleWatch::warn_of_different_buffers() const {
 }
 
 void ModuleWatch::note_use_outside() const {
-  // Batch normalization leaves no new versions behind. What others change is seen when the next run begins.
+  // Batch normalization does not change versions. Changes by the program are detected when the next run begins.
   const auto statistics =
       std::ranges::find_if(buffers_, [](const Buffer& buffer) { return buffer.name.ends_with("running_mean"); });
   if (model_.replica(0)->is_training() && statistics != buffers_.end() &&
       !std::exchange(has_warned_of_buffers_, true)) {
     say_warning(
         lockstep::str("the model was used outside of run in train mode: buffers such as '", statistics->name,
-                      "' change on replica 0 alone, and every replica has its own. Use the model inside run, or call "
+                      "' change only on replica 0, and every replica has its own. Use the model inside run, or call "
                       "model.eval() before"));
   }
   warn_of_different_buffers();
@@ -242,7 +241,7 @@ void ModuleWatch::end_of_merge() const {
   }
   for (std::size_t p = 0; p < parameters.size() && !has_warned_of_other_optimizers_; ++p) {
     if (!has_changed(p) || !may_have_other_optimizer(p)) continue;
-    // Where a program has brought the gradients together by itself, one step with them is what it wants.
+    // If a program reduced the gradients itself, one step with them is intended.
     const at::Tensor& first = parameters[p].leaves.front().grad();
     const at::Tensor& last = parameters[p].leaves.back().grad();
     const bool is_reduced = first.defined() && first.layout() == at::kStrided && last.layout() == at::kStrided &&
@@ -255,7 +254,7 @@ void ModuleWatch::warn_of(std::size_t p, const char* when) const {
   has_warned_of_other_optimizers_ = true;
   say_warning(lockstep::str(
       "parameter '", model_.parameters()[p].name, "' was changed ", when,
-      ". An optimizer of LibTorch on model.parameters() sees those of replica 0 alone. Train with "
+      ". An optimizer of LibTorch on model.parameters() sees only replica 0's. Train with "
       "strategy.make_optimizer<...>(model, options) and minimize(loss) inside run; change weights yourself with "
       "model.update(f)"));
 }

@@ -23,8 +23,8 @@
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
-// With one replica in all, a program is the plain LibTorch program: the same random numbers in the same order, and so the same
-// losses and weights, bit for bit. This is how a port is checked.
+// With a single replica, a program equals the plain LibTorch program: the same random numbers in the same order, and so
+// the same losses and weights, bit for bit. Ports are checked this way.
 namespace lockstep {
 namespace {
 

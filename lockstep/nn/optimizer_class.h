@@ -19,7 +19,7 @@ class LBFGS;
 
 namespace lockstep::detail {
 
-/// All that the rest of the library knows of a user's optimizer class.
+/// Everything the library needs to know about a user's optimizer class.
 struct OptimizerClass {
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
@@ -28,7 +28,7 @@ struct OptimizerClass {
   ParameterState (*read_state)(const torch::optim::OptimizerParamState& state);
   std::unique_ptr<torch::optim::OptimizerParamState> (*write_state)(const ParameterState& values);
   bool knows_state;  ///< otherwise both throw
-  /// Whether two options have the same values. Never, if they are of a class that is not LibTorch's own.
+  /// Whether two options have the same values. Always false for classes that are not LibTorch's own.
   bool (*are_same)(const torch::optim::OptimizerOptions& a, const torch::optim::OptimizerOptions& b);
   std::span<const std::string_view> kept_by_element;  ///< keys of the state; see OptimizerStateTraits
   bool is_elementwise;                                ///< is_elementwise_v
@@ -36,7 +36,7 @@ struct OptimizerClass {
   FusedUpdate fused = nullptr;                        ///< sums and updates in one pass
 };
 
-/// Options of a parameter group, and the beginnings of its parameters' names.
+/// Options of a parameter group, and the prefixes of its parameters' names.
 struct GroupRecipe {
   std::vector<std::string> prefixes;
   std::unique_ptr<torch::optim::OptimizerOptions> options;
@@ -50,7 +50,7 @@ constexpr std::span<const std::string_view> keys_kept_by_element() {
     return {};
 }
 
-/// A class derived from one of these may have options of its own, which their == does not know.
+/// A class derived from one of these may have additional options, which the inherited == ignores.
 template <class Options>
 inline constexpr bool are_options_of_libtorch_v =
     std::is_same_v<Options, torch::optim::SGDOptions> || std::is_same_v<Options, torch::optim::AdamOptions> ||

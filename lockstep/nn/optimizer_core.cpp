@@ -24,7 +24,7 @@
 
 namespace lockstep::detail {
 
-/// Optimizers are numbered, so that workers can tell whose gradients they exchange.
+/// Optimizers are numbered, so that workers can identify whose gradients they exchange.
 struct OptimizersMade {
   int count = 0;
 };
@@ -39,8 +39,8 @@ std::vector<int> groups_of_parameters(const ModuleCore& module, const std::vecto
   return group_of;
 }
 
-/// Each replica updates its own segments while others update theirs: two parameters in one memory would be updated by two
-/// replicas at once.
+/// Each replica updates its own segments while others update theirs: two parameters in the same memory would be updated
+/// by two replicas at once.
 void require_own_memory(const OptimizerCore& core) {
   if (core.module->size() == 1) return;
   struct Place {
@@ -52,7 +52,7 @@ void require_own_memory(const OptimizerCore& core) {
   const auto& parameters = core.module->parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const at::Tensor& leaf = parameters[p].leaves[0];
-    // Views with gaps may lie between each other.
+    // Views with gaps may interleave.
     if (core.group_of[p] < 0 || leaf.numel() == 0 || !leaf.is_non_overlapping_and_dense()) continue;
     const auto* const begin = static_cast<const char*>(leaf.const_data_ptr());
     places.push_back({begin, begin + leaf.nbytes(), &parameters[p].name});
@@ -70,7 +70,7 @@ void require_own_memory(const OptimizerCore& core) {
   }
 }
 
-/// Cuts the parameters and gives each replica its segments, with an optimizer of its own over them.
+/// Cuts the parameters and gives each replica its segments, with its own optimizer over them.
 void deal_out(OptimizerCore& core) {
   const auto& parameters = core.module->parameters();
   std::vector<OwnedParameter> to_deal;
@@ -91,7 +91,7 @@ void deal_out(OptimizerCore& core) {
     for (Segment segment : plan[r]) {
       segment.parameter = planned[static_cast<std::size_t>(segment.parameter)];
       const auto p = static_cast<std::size_t>(segment.parameter);
-      // `data` has a version counter of its own: each replica marks its own leaves as changed (publish).
+      // `data` has a separate version counter: each replica marks its own leaves as changed (publish).
       const at::Tensor values = parameters[p].leaves[r].data();
       OwnedSegment owned{.where = segment,
                          .group = static_cast<std::size_t>(core.group_of[p]),
@@ -108,7 +108,7 @@ void deal_out(OptimizerCore& core) {
   }
 }
 
-/// Workers that train together must do it in the same way.
+/// Workers that train together must use the same optimizer.
 void require_same_optimizers(WorkerGroup& workers, const OptimizerCore& core, const std::string& name) {
   const torch::optim::Optimizer& inner = *core.replicas[0]->inner;
   workers::Texts lines{str("class: ", c10::demangle(typeid(inner).name()))};
@@ -146,7 +146,7 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
     throw FailedPrecondition(errors::kWrongModule,
                              {.what = "the model was made in inference mode, and its weights cannot be trained",
                               .where = "make_optimizer",
-                              .help = "call strategy.make where no c10::InferenceMode is in force"});
+                              .help = "call strategy.make outside of any c10::InferenceMode"});
   }
   require_own_memory(*this);
   require_valid_options(*this);
@@ -172,7 +172,7 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
 
 namespace {
 
-/// With whole parts of a name: "fc1" means "fc1.weight", not "fc10.weight".
+/// By whole components of a name: "fc1" matches "fc1.weight", not "fc10.weight".
 bool begins_with(const std::string& name, const std::string& prefix) {
   if (!name.starts_with(prefix)) return false;
   return prefix.empty() || prefix.ends_with('.') || name.size() == prefix.size() || name[prefix.size()] == '.';
@@ -184,7 +184,7 @@ std::vector<OptimizerGroup> assign_groups(const ModuleCore& module, std::vector<
   std::vector<OptimizerGroup> groups;
   for (auto& recipe : recipes) groups.push_back({{}, std::move(recipe.options)});
   const auto& parameters = module.parameters();
-  std::unordered_map<const void*, std::vector<std::string>> names_of;  // a tied one has several
+  std::unordered_map<const void*, std::vector<std::string>> names_of;  // a tied parameter has several
   for (const auto& item : module.named_parameters()) names_of[item.value().unsafeGetTensorImpl()].push_back(item.key());
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const auto& own_names = names_of[parameters[p].leaves[0].unsafeGetTensorImpl()];

@@ -22,8 +22,8 @@
 #include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/step_recorder.h"
 
-// The state that the phases of a step work on. Who may touch what: OptimizerCore is changed outside of run, or while
-// replica 0 leads; a ReplicaPart belongs to its replica's thread, and others read it inside meetings.
+// The state shared by the phases of a step. Access: OptimizerCore is changed outside of run, or while replica 0 leads;
+// a ReplicaPart belongs to its replica's thread, and others read it inside meetings.
 namespace lockstep::detail {
 
 class ObservedRuns;    // nn/step_observer.cpp
@@ -31,26 +31,26 @@ class Drift;           // nn/guards/drift.h
 struct DeviceNumbers;  // nn/cuda/device_numbers.h
 struct LossScale;      // nn/step/loss_scale.h
 
-/// One replica's part of an optimizer: the segments it owns, and where its gradients are.
+/// One replica's part of an optimizer: the segments it owns, and the state of its gradients.
 struct ReplicaPart {
   int index = 0;
 
   std::unique_ptr<torch::optim::Optimizer> inner;  ///< over the weights of `owned`
   std::vector<OwnedSegment> owned;
-  bool owns_sparse = false;        ///< a parameter whose gradients are, or once were, sparse
-  bool has_checked_state = false;  ///< `inner` was found to have the state that its options ask for
+  bool owns_sparse = false;        ///< owns a parameter whose gradients are or once were sparse
+  bool has_checked_state = false;  ///< `inner` was found to have the state required by its options
 
   GradientProgress progress;
   ShownGradients shown;
   std::vector<GradientKind> kinds;  ///< per parameter; the same on every replica
-  StepPlan plan;                    ///< the same on every replica; of the last reduction
+  StepPlan plan;                    ///< the same on every replica; from the last reduction
   ReducedGradients reduced;
-  std::shared_ptr<DeviceNumbers> numbers;  ///< what the fused update on a GPU counts; null before its first step
-  std::shared_ptr<LossScale> scale;        ///< of this step's loss, where it is left to the GPU
+  std::shared_ptr<DeviceNumbers> numbers;  ///< counts of the fused update on a GPU; null before its first step
+  std::shared_ptr<LossScale> scale;        ///< scale of this step's loss, if left to the GPU
 
   std::int64_t steps = 0;
   std::int64_t skipped = 0;
-  int window_calls = 0;  ///< of minimize that have not ended the window, whatever zero_grad has dropped of them
+  int window_calls = 0;  ///< calls of minimize since the window began, including those dropped by zero_grad
 };
 
 struct OptimizerGroup {
@@ -58,7 +58,7 @@ struct OptimizerGroup {
   std::unique_ptr<torch::optim::OptimizerOptions> options;
 };
 
-/// Whoever watches the steps of an optimizer, in the order in which they are called.
+/// Observers of an optimizer's steps, in calling order.
 struct Observers {
   std::vector<std::shared_ptr<StepObserver>> all;  ///< those of nn/guards/, then the program's
   std::shared_ptr<Drift> drift;                    ///< one of them while set_digest is on
@@ -74,7 +74,7 @@ struct BlockSums {
   std::vector<std::size_t> first;  ///< per parameter
 };
 
-/// What the replicas of an optimizer share.
+/// State shared by the replicas of an optimizer.
 struct OptimizerCore : std::enable_shared_from_this<OptimizerCore> {
   OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<OptimizerGroup> groups, const OptimizerClass& cls);
 
@@ -91,14 +91,14 @@ struct OptimizerCore : std::enable_shared_from_this<OptimizerCore> {
   BlockSums blocks;
   Poison poison{*module};
   WarnOnce ended_window, equal_rates;
-  const Runs& runs;  ///< of the strategy, and gone when that is
+  const Runs& runs;  ///< the strategy's; dangling once that is gone
 
-  /// Of the captured step that is under way; null: none is.
+  /// The recorder of the captured step that is under way; null if there is none.
   StepRecorder* recorder() const { return runs.recorder; }
-  /// Whether this step is recorded and not taken.
+  /// Whether this step is being recorded rather than taken.
   bool is_recording() const { return runs.recorder != nullptr && runs.recorder->is_recording(); }
-  /// Whether a run has failed since `part` last dropped its gradients. Replicas that had gone backward by then hold gradients
-  /// of a step that never came.
+  /// Whether a run failed since `part` last dropped its gradients. Replicas that had run backward by then hold
+  /// gradients of a step that never happened.
   bool has_failed_run(const ReplicaPart& part) const { return runs.failed != part.progress.failed_runs; }
 
   const torch::optim::OptimizerOptions& options_of(std::size_t parameter) const {
@@ -109,16 +109,16 @@ struct OptimizerCore : std::enable_shared_from_this<OptimizerCore> {
 /// Each parameter goes to the first group that has a prefix of its name. InvalidArgument if a group stays empty.
 std::vector<OptimizerGroup> assign_groups(const ModuleCore& module, std::vector<GroupRecipe> recipes);
 
-/// Attaches an observer of the program's. Outside of run.
+/// Attaches a program's observer. Outside of run.
 void observe_steps(OptimizerCore& core, std::shared_ptr<StepObserver> observer);
 
 /// The calling replica's part; throws outside of run.
 ReplicaPart& part_here(OptimizerCore& core, const char* operation);
 
-/// Throws where an option of a group has a value that no optimizer can work with.
+/// Throws if an option of a group has a value that no optimizer can use.
 void require_valid_options(const OptimizerCore& core);
-/// Gives `inner` the groups' options as they are now. Throws the same if they have changed, and where an option was switched on
-/// that the state of the replica's segments has nothing for.
+/// Copies the groups' current options to `inner`. Throws the same if they have changed and are invalid, or if an option
+/// was switched on for which the state of the replica's segments lacks data.
 void follow_options(const OptimizerCore& core, ReplicaPart& mine);
 
 }  // namespace lockstep::detail

@@ -7,25 +7,25 @@
 
 namespace lockstep {
 
-/// What to do when a reduced gradient holds NaN or infinity. GPUs find it a step later, see docs/gpu.md; nothing has been changed
-/// there either.
-enum class NotFinite {
+/// What to do if a reduced gradient is NaN or infinite. GPUs find it a step later, see docs/gpu.md; nothing has been
+/// changed there either.
+enum class NonFinitePolicy {
   Ignore,    ///< as LibTorch does. The default: checking costs a pass over the gradients and a meeting per step
-  Raise,     ///< an error that names parameter and replica; nothing has been changed
-  SkipStep,  ///< leave the weights as they are and go on
+  Raise,     ///< an error that names parameter and replica; nothing is changed
+  SkipStep,  ///< leave the weights unchanged and continue
 };
 
-/// Whose gradients `apply_gradients` is given.
+/// Whose gradients are passed to `apply_gradients`.
 enum class GradientsOf {
-  ThisReplica,  ///< of the calling replica's rows; they are brought together
-  AllReplicas,  ///< brought together already, the same on every replica
+  ThisReplica,  ///< gradients of the calling replica's rows; they will be reduced
+  AllReplicas,  ///< reduced already, the same on every replica
 };
 
-/// Comparing what replicas hold, to notice memory that went bad or code that changed one replica alone.
+/// Comparing replicas, to detect memory corruption or code that changed only one replica.
 struct DigestOptions {
-  /// Steps between comparisons; 0: never. A comparison costs one pass over what is compared.
+  /// Steps between comparisons; 0: never. A comparison costs one pass over the compared tensors.
   std::int64_t every = 0;
-  /// Compare the model's buffers too. Those of ordinary batch norm differ; those of SyncBatchNorm must not.
+  /// Compare the model's buffers too. Ordinary batch norm's differ; SyncBatchNorm's must not.
   bool buffers = false;
 
   bool operator==(const DigestOptions&) const = default;
@@ -33,18 +33,18 @@ struct DigestOptions {
 
 namespace detail {
 
-/// What `set_*` has set. Read by all replicas inside run, written outside of it.
+/// The settings of `set_*`. Read by all replicas inside run, written outside of it.
 struct OptimizerSettings {
   ReduceOp reduce_op = ReduceOp::Sum;
   std::optional<double> clip_global_norm;
   std::optional<double> clip_value;
-  NotFinite not_finite = NotFinite::Ignore;
+  NonFinitePolicy not_finite = NonFinitePolicy::Ignore;
   int accumulate = 1;  ///< calls of minimize per update
   DigestOptions digest;
 
   bool operator==(const OptimizerSettings&) const = default;
-  /// Whether something has to be known of all sums before the first weight may change.
-  bool checks_before_update() const { return clip_global_norm || clip_value || not_finite != NotFinite::Ignore; }
+  /// Whether all sums must be inspected before the first weight may change.
+  bool checks_before_update() const { return clip_global_norm || clip_value || not_finite != NonFinitePolicy::Ignore; }
 };
 
 }  // namespace detail

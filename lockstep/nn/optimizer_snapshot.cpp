@@ -109,7 +109,7 @@ class OptimizerSnapshot final : public Stateful {
       entries.emplace(full, reader.shared(entry));
     }
     OptimizerState state = detail::optimizer_state_of(entries);
-    for (const auto& replica : core_->replicas) {  // no step had reached those without entries
+    for (const auto& replica : core_->replicas) {  // those without entries had not been stepped
       for (const auto& segment : replica->owned)
         state[core_->module->parameters()[static_cast<std::size_t>(segment.where.parameter)].name];
     }

@@ -38,11 +38,11 @@ const std::string& name_of(const OptimizerCore& core, const OwnedSegment& segmen
   return core.module->parameters()[static_cast<std::size_t>(segment.where.parameter)].name;
 }
 
-/// Inside a window gradients belong to the state and are not in it.
+/// Inside a window, gradients would be part of the state but are not saved.
 void require_no_open_window(const OptimizerCore& core, const char* operation) {
   for (const auto& part : core.replicas) {
     const int accumulated = part->progress.accumulated;
-    if (accumulated == 0 || core.has_failed_run(*part)) continue;  // minimize drops what a failed run has left
+    if (accumulated == 0 || core.has_failed_run(*part)) continue;  // minimize drops the gradients of a failed run
     throw_misuse(
         lockstep::str("gradients of ", counted(accumulated, "call"), " of minimize wait for the rest of their window"),
         lockstep::str(
@@ -53,21 +53,21 @@ void require_no_open_window(const OptimizerCore& core, const char* operation) {
   }
 }
 
-/// The number of steps in a saved state; those made so far where it has none.
+/// The number of steps in a saved state; the current number if it has none.
 std::int64_t saved_steps(const OptimizerCore& core, const OptimizerState& state) {
   const auto general = state.find(kNoParameter);
   if (general == state.end()) return core.replicas[0]->steps;
   const auto steps = general->second.find("steps");
   if (steps == general->second.end() || !is_count(steps->second)) {
     throw InvalidArgument(errors::kOptimizer,
-                          {.what = "the saved state does not say how many 'steps' were made, a whole number >= 0",
+                          {.what = "the saved state has no number of 'steps', a whole number >= 0",
                            .where = "load_state",
                            .help = "load what state() returned; its entry \"\" has the number of 'steps'"});
   }
   return steps->second.item<std::int64_t>();
 }
 
-/// States of classes have different keys. What a class does not know it would drop without a word.
+/// Different classes have different keys. A class would silently drop unknown ones.
 void require_own_class(const OptimizerCore& core, const std::string& parameter, const ParameterState& saved) {
   if (saved.empty()) return;
   const ParameterState understood = core.cls.read_state(*core.cls.write_state(saved));
@@ -80,12 +80,12 @@ void require_own_class(const OptimizerCore& core, const std::string& parameter, 
   }
 }
 
-/// A count, say, and not what is remembered of a parameter that is itself a number.
+/// A count, for example, rather than the state of a parameter that is itself a number.
 bool is_number(const at::Tensor& value, const at::Tensor& parameter) {
   return value.dim() == 0 && (parameter.dim() != 0 || (parameter.is_floating_point() && !value.is_floating_point()));
 }
 
-/// Both real, both complex or both integers: what one holds the other may round, but keeps.
+/// Both real, both complex or both integers: converting may round, but keeps the value.
 bool is_of_kind(const at::Tensor& value, const at::Tensor& parameter) {
   return value.is_floating_point() == parameter.is_floating_point() && value.is_complex() == parameter.is_complex();
 }
@@ -111,7 +111,7 @@ void require_fitting(const OptimizerCore& core, const OwnedSegment& segment, con
     throw_unfitting(name, lockstep::str("it has no ", missing, ", which the optimizer's options ask for"));
 }
 
-/// What of a parameter's saved state belongs to one segment.
+/// The part of a parameter's saved state that belongs to one segment.
 ParameterState cut_state(const OptimizerCore& core, const OwnedSegment& segment, const ParameterState& saved) {
   const at::Tensor& leaf = core.module->parameters()[static_cast<std::size_t>(segment.where.parameter)].leaves[0];
   ParameterState part;
@@ -120,7 +120,7 @@ ParameterState cut_state(const OptimizerCore& core, const OwnedSegment& segment,
       part[key] = value;
       continue;
     }
-    if (value.sizes() != leaf.sizes()) {  // what a class of its own kind keeps for a whole parameter
+    if (value.sizes() != leaf.sizes()) {  // state that a custom class keeps for a whole parameter
       part[key] = state_beside(segment.weights, value).clone();
       continue;
     }
@@ -247,7 +247,7 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
 }
 
 void replace_state(OptimizerCore& core, const OptimizerState& state) {
-  const c10::InferenceMode ordinary(false);  // steps to come write to this state
+  const c10::InferenceMode ordinary(false);  // later steps write to this state
   const at::NoGradGuard no_grad;
   const std::int64_t steps = saved_steps(core, state);
   const auto& parameters = core.module->parameters();
@@ -259,7 +259,7 @@ void replace_state(OptimizerCore& core, const OptimizerState& state) {
   for (const auto& replica : core.replicas) {
     auto& states = replica->inner->state();
     for (const OwnedSegment& segment : replica->owned) {
-      segment.weights.mutable_grad().reset();  // of an update that has failed half-way
+      segment.weights.mutable_grad().reset();  // left by an update that failed half-way
       states.erase(segment.weights.unsafeGetTensorImpl());
       const ParameterState& saved = state.at(name_of(core, segment));
       if (saved.empty()) continue;

@@ -11,8 +11,7 @@
 
 #include "lockstep/base/export.h"
 
-// What Lockstep wants to know of an optimizer class. LibTorch's own classes are known; specialise these templates for
-// a class of your own.
+// Traits of optimizer classes. LibTorch's own are covered; specialise these templates for your class.
 
 namespace torch::optim {
 class Adagrad;
@@ -30,8 +29,8 @@ class OptimizerParamState;
 
 namespace lockstep {
 
-/// Whether an optimizer's update of an element looks at that element only. Parameters of such optimizers are cut into
-/// shards; any other class gets whole parameters, dealt to the replicas in turn.
+/// Whether the update of an element depends on that element only. Parameters of such optimizers are cut into shards;
+/// any other class gets whole parameters, dealt to the replicas in turn.
 template <class Opt>
 inline constexpr bool is_elementwise_v = false;
 template <>
@@ -45,8 +44,8 @@ inline constexpr bool is_elementwise_v<torch::optim::RMSprop> = true;
 template <>
 inline constexpr bool is_elementwise_v<torch::optim::Adagrad> = true;
 
-/// The class of an optimizer's options: what `optimizer.options()` returns and what a learning rate alone is made into.
-/// Known for LibTorch's classes and for classes derived from them.
+/// The class of an optimizer's options: the type of `optimizer.options()`, also constructed from a bare learning rate.
+/// Known for LibTorch's classes and classes derived from them.
 template <class Opt>
 struct OptimizerOptionsOf {};
 template <class Opt>
@@ -70,10 +69,10 @@ template <class Opt>
 struct OptimizerOptionsOf<Opt> : std::type_identity<torch::optim::AdagradOptions> {
 };
 
-/// What an optimizer remembers about a parameter: "exp_avg" -> tensor of the parameter's shape, "step" -> a number;
-/// empty before the first step.
+/// An optimizer's state of a parameter: "exp_avg" -> tensor of the parameter's shape, "step" -> a number; empty before
+/// the first step.
 using ParameterState = std::map<std::string, at::Tensor>;
-/// By parameter name; what belongs to no parameter is under the empty name: "steps", the number of updates so far.
+/// By parameter name; state of no parameter is under the empty name: "steps", the number of updates so far.
 using OptimizerState = std::map<std::string, ParameterState>;
 
 namespace detail {
@@ -82,12 +81,13 @@ namespace detail {
 
 }  // namespace detail
 
-/// How to read and write the state of one optimizer class as named tensors. Specialise it to make the state of an
-/// optimizer of your own savable. `kKeptByElement`, which may be left out, names what has an entry for each element of
-/// the parameter: a single number there is an error.
+/// How to read and write the state of an optimizer class as named tensors. Specialise it to make your own optimizer
+/// savable. The optional `kKeptByElement` names state with an entry per element of the parameter: a single number there
+/// is an error.
 template <class Opt>
 struct OptimizerStateTraits {
-  static constexpr bool kIsUnknown = true;
+  static constexpr bool kIsUnknown = true;  ///< true only here, in the case of no specialisation
+  /// Reads and writes the state that the optimizer keeps for one parameter.
   static ParameterState read(const torch::optim::OptimizerParamState&) { detail::throw_unknown_state(); }
   static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState&) {
     detail::throw_unknown_state();

@@ -9,7 +9,7 @@
 
 namespace lockstep::detail {
 
-/// For what acts on the models or settings of all replicas, which those read without a lock.
+/// For functions that act on the models or settings of all replicas, which replicas read without a lock.
 inline void require_outside_of_run(const char* operation,
                                    const char* help = "call it once, before or after run; it holds for all replicas") {
   const ContextEntry* top = current_context();
@@ -20,7 +20,7 @@ inline void require_outside_of_run(const char* operation,
                             .help = help});
 }
 
-/// For what reads or writes weights, buffers or states, which another thread's run may be changing.
+/// For functions that read or write weights, buffers or states, which another thread's run may be changing.
 inline void require_no_run_elsewhere(const Strategy& strategy, const char* operation) {
   if (!StrategyAccess::runs(strategy).are_elsewhere()) return;
   throw FailedPrecondition(

@@ -9,10 +9,10 @@
 
 namespace lockstep {
 
-/// Who updates what. Each replica owns some elements of the parameters: it adds up their gradients and updates them for
-/// all, since replicas on one device share the parameters' memory.
+/// Which replica updates what. Each replica owns some elements of the parameters: it sums their gradients and updates
+/// them for all, since replicas on one device share the parameters' memory.
 
-/// Elements [begin, end) of one parameter, in the order of its memory.
+/// Elements [begin, end) of one parameter, in memory order.
 struct Segment {
   int parameter = 0;
   std::int64_t begin = 0;
@@ -23,17 +23,16 @@ struct Segment {
 
 struct OwnedParameter {
   std::int64_t elements = 0;
-  bool whole = false;  ///< must not be cut: its update looks at all elements together
+  bool whole = false;  ///< must not be cut: its update depends on all elements together
 };
 
 /// Shards are cut at multiples of this many elements from a parameter's start, and sums over elements are made in
-/// blocks of the same size: no cut ever goes through a block, so such sums have the same bits for every number of
-/// replicas.
+/// blocks of the same size: no cut ever splits a block, so such sums have the same bits for every number of replicas.
 inline constexpr std::int64_t kShardBlock = 4096;
 
 using OwnerPlan = std::vector<std::vector<Segment>>;  ///< per replica, in order of parameters
 
-/// Cuts the parameters into one contiguous stretch of blocks per replica, equal to within a block; whole ones are dealt
+/// Cuts the parameters into one contiguous range of blocks per replica, equal to within a block; whole ones are dealt
 /// in turn. Every element is in exactly one segment.
 LOCKSTEP_EXPORT OwnerPlan plan_owners(const std::vector<OwnedParameter>& parameters, int replicas,
                                       std::int64_t block = kShardBlock);
@@ -49,8 +48,8 @@ struct BlockRange {
   bool operator==(const BlockRange&) const = default;
 };
 
-/// Adds the blocks of a segment to `ranges`; neighbours become one range. `first_block`: of its parameter. An empty
-/// parameter has a block too.
+/// Adds the blocks of a segment to `ranges`; adjacent ones are merged. `first_block`: its parameter's first block. An
+/// empty parameter has a block too.
 LOCKSTEP_EXPORT void add_blocks(const Segment& segment, std::size_t first_block, std::vector<BlockRange>& ranges);
 
 }  // namespace lockstep

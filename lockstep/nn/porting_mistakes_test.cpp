@@ -25,7 +25,7 @@
 #include "tests/support/replicas.h"
 #include "tests/support/temporary_folder.h"
 
-// What people write who bring a program of LibTorch with them.
+// Typical mistakes when porting LibTorch programs.
 namespace lockstep {
 namespace {
 
@@ -194,7 +194,7 @@ TEST_P(PortingMistakes, TheSizeOfOneBatchInAWindowIsWarnedOf) {
     const LoggedLines lines;
     for (int call = 0; call < 4; ++call)
       strategy.run([&](const at::Tensor& x) { optimizer.minimize(loss_of(model->forward(x))); }, batch);
-    return lines.count("is that of one batch, and set_accumulate(2) adds up the gradients of several");
+    return lines.count("covers one batch, and set_accumulate(2) adds up the gradients of several");
   };
   EXPECT_EQ(count([](const at::Tensor& losses) { return average_loss(losses, 24); }), 0);
   EXPECT_EQ(count([](const at::Tensor& losses) { return average_loss(losses, 12) / 2; }), 0);
@@ -392,7 +392,7 @@ TEST_P(PortingMistakes, EveryReplicaMayChangeItsOwnMode) {
     model->train();
     EXPECT_TRUE(model->is_training());
   });
-  model->eval();  // replica 0 alone
+  model->eval();  // replica 0 only
   const auto use = [&] { strategy.run([&] { model->forward(torch::ones({1})); }); };
   if (replicas() == 1) return use();
   for (int twice = 0; twice < 2; ++twice)

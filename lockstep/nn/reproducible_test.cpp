@@ -16,11 +16,11 @@
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
-// One seed, one result: over repeats, under load, and against the plain loop with the same seed.
+// One seed, one result: when repeated, under load, and compared to the plain loop with the same seed.
 namespace lockstep {
 namespace {
 
-/// Threads that take the cores away from the replicas at odd moments, as long as this object lives.
+/// Threads that take cores away from the replicas at odd moments, while this object exists.
 class Load {
  public:
   explicit Load(int threads) {
@@ -44,7 +44,7 @@ class Load {
   std::vector<std::thread> threads_;
 };
 
-/// Two epochs over shuffled rows, with dropout and batch norm: all that a training leaves behind.
+/// Two epochs over shuffled rows, with dropout and batch norm: returns all resulting tensors.
 std::vector<at::Tensor> train_from_seed(int replicas, std::uint64_t seed) {
   torch::manual_seed(seed);
   MirroredStrategy strategy({.devices = test_devices(replicas)});
@@ -129,7 +129,7 @@ TEST_P(Reproducible, OnlyTheDropoutOfOneReplicaAdvancesTheCallersNumbers) {
   EXPECT_EQ(first_difference(ours, plain), "");
 }
 
-/// One replica in all: from the same seed, Lockstep and the plain loop draw the same weights, rows and masks.
+/// With a single replica: from the same seed, Lockstep and the plain loop draw the same weights, rows and masks.
 template <class Opt, class Options>
 void expect_bits_of_the_plain_loop(const Options& options) {
   torch::manual_seed(77);

@@ -13,7 +13,7 @@
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
-// After a failure in this process a snapshot brings model, optimizer and strategy back.
+// After a failure in this process a snapshot restores model, optimizer and strategy.
 namespace lockstep {
 namespace {
 

@@ -14,7 +14,8 @@
 #include "tests/support/errors.h"
 #include "tests/support/replicas.h"
 
-// Replicas that call different optimizers, or one in different ways: an error on all of them, and no weight has moved.
+// Replicas that call different optimizers, or one in different ways: an error on all of them, and no weight has
+// changed.
 namespace lockstep {
 namespace {
 
@@ -33,7 +34,7 @@ class SameCall : public testing::Test {
     EXPECT_TRUE(contains(seen.text, part)) << seen.text;
     EXPECT_TRUE(a->weight.equal(before));
     EXPECT_TRUE(b->weight.equal(other_before));
-    strategy.run([&] { of_a.minimize(loss_of(a)); });  // and training goes on
+    strategy.run([&] { of_a.minimize(loss_of(a)); });  // and training continues
     EXPECT_EQ(of_a.steps(), ++steps);
     EXPECT_EQ(of_b.steps(), 0);
   }
@@ -89,7 +90,7 @@ TEST_F(SameCall, AWindowThatOneReplicaHasBegunAnew) {
   EXPECT_EQ(seen.number, errors::kDifferentCollective) << seen.text;
   EXPECT_TRUE(contains(seen.text, "minimize a different number of times")) << seen.text;
   EXPECT_EQ(of_a.steps(), 0);
-  strategy.run([&] {  // nothing is left of it
+  strategy.run([&] {  // it left nothing behind
     EXPECT_FALSE(of_a.minimize(loss_of(a)));
     of_a.zero_grad();
     EXPECT_FALSE(of_a.minimize(loss_of(a)));

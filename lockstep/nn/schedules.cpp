@@ -23,7 +23,7 @@ void require_rate(double value, const char* name) {
   require(std::isfinite(value) && value >= 0, str("`", name, "` must be finite and >= 0, got ", value));
 }
 
-/// Between `from` and `to`, of which `done` lies behind.
+/// Between `from` and `to`, with the fraction `done` completed.
 double along_cosine(double from, double to, double done) {
   return to + (from - to) * 0.5 * (1.0 + std::cos(std::numbers::pi * done));
 }

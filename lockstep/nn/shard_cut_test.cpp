@@ -12,7 +12,7 @@
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
-// Where parameters are cut into shards must not show in any bit: not in updates, not in norms.
+// Where parameters are cut into shards must not affect any bit of updates or norms.
 namespace lockstep {
 namespace {
 
@@ -48,11 +48,11 @@ struct Outcome {
   std::vector<double> norms;
 };
 
-/// How a step is made: in its parts, or by minimize, which may sum and update at once.
+/// How to take a step: in parts, or by minimize, which may sum and update at once.
 enum class Way { Parts, Minimize };
 
-/// Four steps with given gradients, of which one replica has all and the others none or zeros: every number of replicas
-/// then has the same reduced gradients.
+/// Four steps with given gradients; one replica has them all and the others have none or zeros, so every number of
+/// replicas has the same reduced gradients.
 template <class Opt, class Options>
 Outcome train_mirrored(int replicas, at::ScalarType dtype, const Options& options, Way way,
                        std::optional<double> clip = {}) {
@@ -111,7 +111,7 @@ void expect_no_trace_of_cuts(const char* what, const Options& options) {
     SCOPED_TRACE(std::string(what) + " in " + c10::toString(dtype));
     const Outcome alone = train_mirrored<Opt>(1, dtype, options, Way::Parts);
     EXPECT_EQ(first_difference(alone.weights, train_plain<Opt>(dtype, options)), "") << "one replica against LibTorch";
-    // LibTorch's own bits in 16 bits depend on how many threads share a tensor, and one replica's are LibTorch's.
+    // LibTorch's own bits in 16 bits depend on how many threads share a tensor, and a single replica's are LibTorch's.
     const Outcome whole = dtype == at::kBFloat16 ? train_mirrored<Opt>(16, dtype, options, Way::Parts) : alone;
     const auto compare = [&](int replicas, Way way) {
       const Outcome cut = train_mirrored<Opt>(replicas, dtype, options, way);

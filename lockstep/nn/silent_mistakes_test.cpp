@@ -21,7 +21,7 @@
 #include "tests/support/small_net.h"
 #include "tests/support/watchdog.h"
 
-// Mistakes that once gave a wrong result without a word. Each is refused, warned about, or made right.
+// Mistakes that once silently gave a wrong result. Each is rejected, warned about, or corrected.
 namespace lockstep {
 namespace {
 
@@ -43,7 +43,7 @@ TEST(LateReplicas, AreNoticedByEveryMeetingOfTheOptimizerBeforeAnythingChanges) 
   const LoggedLines lines;
   int missed = 0;
   bool was_late = false;
-  const auto be_late = [&] {  // replica 0 has waited in vain by then
+  const auto be_late = [&] {  // replica 0 has timed out by then
     if (my_id() != 1) return;
     lines.await("deadline exceeded", missed + 1);
     was_late = true;
@@ -77,7 +77,7 @@ TEST(LateReplicas, AreNoticedByEveryMeetingOfTheOptimizerBeforeAnythingChanges) 
          optimizer.step();
        }}};
   for (const auto& [name, call] : calls) {
-    // On a busy machine an earlier meeting may time out instead: then once more.
+    // On a busy machine an earlier meeting may time out instead: try again.
     for (was_late = false; !was_late && !HasFailure();) {
       std::array<bool, 2> timed_out{};
       missed = lines.count("deadline exceeded");
@@ -139,7 +139,7 @@ TEST_P(SilentMistakes, ParametersFrozenWhenMadeAreGuardedOnceTheyAreNot) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Gradients of somebody else
+// Gradients of another optimizer or model
 
 TEST_P(SilentMistakes, GradientsLeftOverAreWarnedAboutOnce) {
   const auto step = [&] { strategy.run([&] { optimizer.minimize(model->forward(torch::ones({1})).sum()); }); };
@@ -163,20 +163,23 @@ TEST_P(SilentMistakes, GradientsLeftOverAreWarnedAboutOnce) {
     other.reduce_gradients();
     other.step();
     model->zero_grad(/*set_to_none=*/false);
-    other.minimize(model->forward(torch::ones({1})).sum());  // zeros are no gradient
+    other.minimize(model->forward(torch::ones({1})).sum());  // zeros do not count as a gradient
   });
   EXPECT_EQ(lines.count("has a gradient"), 0);
 }
 
 TEST_P(SilentMistakes, GradientsThatChangeBeforeTheirStepAreWarnedAboutOnce) {
   constexpr const char* kWarning = "'w' was changed on replica";
-  auto painter = strategy.make<OneWeight>();
-  auto of_painter = strategy.make_optimizer<SGD>(painter, 1.0);
+  auto generator = strategy.make<OneWeight>();
+  auto generator_optimizer = strategy.make_optimizer<SGD>(generator, 1.0);
   const auto go_backward = [&](MirroredOptimizer<SGD>& of_model) {
     of_model.backward(model->forward(torch::ones({1})).sum());
   };
-  // The painter's loss goes through the model, whose gradients wait: for the rest of a window, or for their reduction.
-  const auto paint = [&] { of_painter.minimize(model->forward(painter->forward(torch::ones({1}))).sum()); };
+  // The generator's loss goes through the model, whose gradients wait: for the rest of a window, or for their
+  // reduction.
+  const auto generate = [&] {
+    generator_optimizer.minimize(model->forward(generator->forward(torch::ones({1}))).sum());
+  };
   {
     const LoggedLines lines;
     optimizer.set_accumulate(2);
@@ -187,14 +190,14 @@ TEST_P(SilentMistakes, GradientsThatChangeBeforeTheirStepAreWarnedAboutOnce) {
     for (int i = 0; i < 4; ++i) {
       strategy.run([&] {
         optimizer.minimize(model->forward(torch::ones({1})).sum());
-        if (i % 2 == 0) paint();
+        if (i % 2 == 0) generate();
       });
     }
     EXPECT_EQ(lines.count(kWarning), 1);
     EXPECT_EQ(lines.count("requires_grad_(false)"), 1);
   }
   const std::pair<const char*, std::function<void()>> changes[] = {
-      {"another model's loss", paint},
+      {"another model's loss", generate},
       {"clipping", [&] { torch::nn::utils::clip_grad_norm_(model->parameters(), 0.01); }}};
   for (const auto& [name, change] : changes) {
     const LoggedLines lines;
@@ -304,7 +307,7 @@ TEST_P(SilentMistakes, ClippingByLibTorchBetweenReductionAndStepIsRefused) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Gradients at hand
+// Gradients passed by the program
 
 TEST_P(SilentMistakes, ApplyGradientsDoesWhatMinimizeDoes) {
   const auto batch = random_batch(12);

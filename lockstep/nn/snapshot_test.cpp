@@ -26,7 +26,7 @@
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
-// A training that is captured and restored goes on to the same bits.
+// A training that is captured and restored continues with the same bits.
 namespace lockstep {
 namespace {
 
@@ -36,8 +36,8 @@ using torch::optim::SGDOptions;
 
 constexpr std::uint64_t kSeed = 11;
 
-/// All that has state in one program: dropout, batch norm per replica, Adam, a scaler, windows of two calls, a schedule, a
-/// variable of each kind, shuffled data.
+/// All kinds of state in one program: dropout, batch norm per replica, Adam, a scaler, windows of two calls, a
+/// schedule, a variable of each kind, shuffled data.
 struct Training {
   explicit Training(int replicas, std::uint64_t seed = kSeed)
       : strategy({.devices = test_devices(replicas), .seed = seed}),
@@ -62,7 +62,7 @@ struct Training {
     return all.mul(12.9898).sin().mul(1.5).reshape(sizes);
   }
 
-  /// One update; what every replica lost in it.
+  /// One update; returns every replica's losses.
   std::vector<at::Tensor> step() {
     std::vector<at::Tensor> losses;
     for (int call = 0; call < 2; ++call) {
@@ -79,7 +79,7 @@ struct Training {
       for (std::size_t k = 0; k < of_replicas.size(); ++k) losses.push_back(of_replicas[k]);
     }
     optimizer.set_learning_rate(plateau.observe(losses[0].item<double>()));
-    losses.push_back(torch::randn({3}));  // what the rest of the program draws
+    losses.push_back(torch::randn({3}));  // drawn by the rest of the program
     return losses;
   }
   std::vector<at::Tensor> steps(int count) {
@@ -223,7 +223,7 @@ TEST(Snapshot, OfAVariableThatDiffersBetweenReplicasNeedsThem) {
   for (int k = 0; k < 4; ++k) EXPECT_EQ(own.values()[static_cast<std::size_t>(k)].sum().item<double>(), 2 * k);
 }
 
-/// Everything that does not fit is found before anything changes.
+/// Every mismatch is found before anything changes.
 TEST(Snapshot, ThatDoesNotFitChangesNothing) {
   Training training(2);
   training.steps(2);
@@ -295,7 +295,7 @@ TEST(Snapshot, PartsNeedNamesOfTheirOwn) {
       Code::InvalidArgument, errors::kBadOption, {"the name 'model'"});
 }
 
-/// A part of the user's own.
+/// A user-defined part.
 struct Counter : Stateful {
   int count = 0;
   void capture(Snapshot& into, const std::string& name) const override {

@@ -25,16 +25,16 @@
 namespace lockstep {
 namespace {
 
-/// Lockstep does not know that it looks at single elements, and deals out whole parameters.
+/// Element-wise, but not declared so: Lockstep deals out whole parameters.
 struct WholeSgd : torch::optim::SGD {
   using SGD::SGD;
 };
 
 struct RowMeansState : torch::optim::OptimizerCloneableParamState<RowMeansState> {
-  at::Tensor means;  ///< one number per row, in double whatever the weights are
+  at::Tensor means;  ///< one number per row, in double whatever the type of the weights
 };
 
-/// Remembers something of another shape and type than its parameters.
+/// Has state of another shape and type than its parameters.
 struct RowMeans : torch::optim::SGD {
   using SGD::SGD;
   at::Tensor step(LossClosure = nullptr) override {
@@ -75,7 +75,7 @@ namespace {
 using torch::optim::AdagradOptions;
 using torch::optim::SGDOptions;
 
-/// One matrix under two names, and a frozen layer in between.
+/// One matrix under two names, with a frozen layer in between.
 struct TiedNet : torch::nn::Module {
   TiedNet() : in(9, 9), frozen(9, 9) {
     register_module("in", in);
@@ -174,7 +174,7 @@ TEST_P(SpecialParameters, OneWithoutGradientOnSomeReplicasCountsAsZeroThere) {
   EXPECT_TRUE(model->unused.equal(torch::full({5}, 0.75)));
 }
 
-/// The same ids on all numbers of replicas, shared out.
+/// The same ids for all numbers of replicas, divided among them.
 template <class Opt, class Options>
 std::vector<at::Tensor> train_embedding(int replicas, bool sparse, const Options& options, bool save_and_load) {
   torch::manual_seed(6);
@@ -211,7 +211,7 @@ TEST_P(SpecialParameters, SparseGradientsFollowDenseOnesWithEveryOptimizerThatTa
           "Adagrad, saved and loaded");
 }
 
-/// A table with momentum that can be trained further with a state from elsewhere.
+/// A table with momentum that can continue training from another's state.
 template <class Opt>
 struct SparseTable {
   SparseTable(int replicas, const SGDOptions& options, bool sparse = true)
@@ -283,7 +283,7 @@ TEST_P(SpecialParameters, MomentumOfSparseGradientsGoesOnWithDenseOnes) {
       EXPECT_TRUE(dense.table->weight.allclose(always_dense.table->weight, 1e-4, 1e-6)) << in_parts;
       EXPECT_FALSE(dense.optimizer.state().at("weight").at("momentum_buffer").is_sparse());
     }
-    // And within one optimizer, in which the gradients change.
+    // And within one optimizer whose gradients change.
     sparse.strategy.run([&] { sparse.optimizer.minimize(sparse.table->weight.square().sum()); });
     EXPECT_EQ(sparse.optimizer.steps(), 4);
   };
@@ -332,13 +332,14 @@ TEST_P(SpecialParameters, LossesAndGradientsAreWeighedAsAsked) {
       << "clipped after the sum";
   {
     const auto scope = strategy.scope();
-    EXPECT_THROW(average_loss(torch::ones({2})), FailedPrecondition) << "between replicas there is no share of a loss";
+    EXPECT_THROW(average_loss(torch::ones({2})), FailedPrecondition)
+        << "outside of replicas there is no share of a loss";
   }
   EXPECT_THROW(strategy.run([] { average_loss(torch::ones({2}), 0); }), InvalidArgument);
   EXPECT_THROW(strategy.run([] { average_loss(torch::ones({2}, at::kBool)); }), InvalidArgument);
 }
 
-/// Autograd gives both the same memory for their gradients.
+/// Autograd gives both gradients the same memory.
 struct AliasedGradients : torch::nn::Module {
   AliasedGradients() {
     a = register_parameter("a", torch::zeros({4, 4}, at::kDouble));
@@ -365,7 +366,7 @@ TEST_P(SpecialParameters, OneReplicaUpdatesRepeatedSparseRowsAsLibTorchDoes) {
   at::Tensor plain = table->weight.detach().clone().requires_grad_();
   torch::optim::SGD plain_optimizer({plain}, SGDOptions(0.1));
   for (int step = 0; step < 30; ++step) {
-    optimizer.set_not_finite(step < 10 ? NotFinite::Ignore : NotFinite::Raise);
+    optimizer.set_non_finite_policy(step < 10 ? NonFinitePolicy::Ignore : NonFinitePolicy::Raise);
     const at::Tensor ids = here(torch::tensor({1, 4, 1, 1, step % 10, 4}));
     const at::Tensor slopes = torch::linspace(0.1, 1.7, 18).view({6, 3});
     strategy.run([&] {
@@ -440,7 +441,7 @@ TEST_P(SpecialParameters, AnInfiniteSparseGradientIsBlamedOnItsReplica) {
   MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto table = strategy.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(20, 6).sparse(true)); });
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(table, SGDOptions(0.1));
-  optimizer.set_not_finite(NotFinite::Raise);
+  optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
   for (int culprit = 0; culprit < GetParam(); ++culprit) {
     try {
       strategy.run([&] {

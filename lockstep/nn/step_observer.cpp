@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-/// Brings the moments of the strategy's runs to the program's observers of an optimizer.
+/// Forwards the moments of the strategy's runs to the program's observers of an optimizer.
 class detail::ObservedRuns final : public RunWatcher {
  public:
   void prepare() const override {}
@@ -47,11 +47,11 @@ bool StepMoment::is_of(const MirroredOptimizerBase& optimizer) const { return op
 int StepMoment::replica() const { return part.index; }
 std::int64_t StepMoment::steps() const { return part.steps; }
 
-void StepObserver::marks_differ(const StepMoment& moment, std::span<const std::int64_t> marks, const char* who) {
+void StepObserver::marks_differ(const StepMoment& moment, std::span<const std::int64_t> marks, const char* member) {
   std::string seen;
-  for (std::size_t i = 0; i < marks.size(); ++i) seen += str(i == 0 ? "" : ", ", who, " ", i, ": ", marks[i]);
+  for (std::size_t i = 0; i < marks.size(); ++i) seen += str(i == 0 ? "" : ", ", member, " ", i, ": ", marks[i]);
   throw FailedPrecondition(errors::kDifferentCollective,
-                           {.what = str(who, "s differ in what an observer of the optimizer compares"),
+                           {.what = str(member, "s differ in what an observer of the optimizer compares"),
                             .where = moment.call,
                             .seen = std::move(seen),
                             .help = "StepObserver::mark must return the same on every replica and worker"});

@@ -19,19 +19,20 @@ struct ReplicaPart;
 
 /// Which step of which optimizer, on which replica.
 struct LOCKSTEP_EXPORT StepMoment {
-  const detail::OptimizerCore& core;  ///< for Lockstep's own observers
-  const detail::ReplicaPart& part;
-  const char* call = "";        ///< of the program, such as "minimize"
-  ReduceOp op = ReduceOp::Sum;  ///< that gradients are brought together by, from `gradients_shown` on
+  const detail::OptimizerCore& core;  ///< used by Lockstep's own observers
+  const detail::ReplicaPart& part;    ///< used by Lockstep's own observers
+  const char* call = "";              ///< of the program, such as "minimize"
+  ReduceOp op = ReduceOp::Sum;        ///< that gradients are brought together by, from `gradients_shown` on
 
+  /// Whether this optimizer takes the step.
   bool is_of(const MirroredOptimizerBase& optimizer) const;
   int replica() const;         ///< among those of this process, from 0
   std::int64_t steps() const;  ///< updates made so far
 };
 
-/// Sees an optimizer's steps without taking part in them: attached by `optimizer.observe`, it is called at these moments, in
-/// this order. Lockstep's own checks (nn/guards/) are observers too, and come first; then those of the program, in the order
-/// in which they were attached.
+/// Sees an optimizer's steps without taking part in them: attached with `optimizer.observe`, it is called at these
+/// moments, in this order. Lockstep's own checks (nn/guards/) are observers too, and come first; then the program's, in
+/// the order in which they were attached.
 ///
 /// | moment            | called                                                           | an exception there         |
 /// |-------------------|------------------------------------------------------------------|----------------------------|
@@ -46,11 +47,12 @@ struct LOCKSTEP_EXPORT StepMoment {
 /// | `updated`         | per replica, when all replicas have updated the weights          | the update is made         |
 /// | `run_ended`       | once, on the caller's thread; not if the run failed              | the run counts as failed   |
 ///
-/// An exception ends the list, so that later observers do not see the moment, and the run: one replica may throw alone, and the
-/// others stop at their next meeting. The next run trains on as after any failed run. Skipped steps, and calls inside a window
-/// of `set_accumulate`, have no `updated`. Of a step that is replayed as a CUDA graph observers see `updated` alone.
+/// An exception ends the list, so that later observers do not see the moment, and the run: one replica may throw by
+/// itself, and the others stop at their next meeting. The next run continues as after any failed run. Skipped steps,
+/// and calls inside a window of `set_accumulate`, have no `updated`. Of a step replayed as a CUDA graph observers see
+/// only `updated`.
 ///
-/// State belongs to the observer. Replicas call it at the same time: keep what is theirs by `moment.replica()`.
+/// State belongs to the observer. Replicas call it concurrently: keep per-replica state by `moment.replica()`.
 class LOCKSTEP_EXPORT StepObserver {
  public:
   virtual ~StepObserver() = default;
@@ -60,11 +62,12 @@ class LOCKSTEP_EXPORT StepObserver {
   virtual void gradients_wait(const StepMoment&) {}
   virtual void gradients_taken(const StepMoment&) {}
   virtual void gradients_shown(const StepMoment&) {}
-  /// A number that should be the same on all replicas and workers in this step. By each replica, after `gradients_shown`.
+  /// A number that should be the same on all replicas and workers in this step. Called by each replica, after
+  /// `gradients_shown`.
   virtual std::int64_t mark(const StepMoment&) { return 0; }
-  /// It is not. `marks`: of every replica of this process or, after these have agreed, of every worker; `who` says which.
-  /// Throws FailedPrecondition with them.
-  virtual void marks_differ(const StepMoment&, std::span<const std::int64_t> marks, const char* who);
+  /// Called if it is not. `marks`: one per replica of this process or, if these agree, one per worker; `member` is which
+  /// of the two. Throws FailedPrecondition naming them.
+  virtual void marks_differ(const StepMoment&, std::span<const std::int64_t> marks, const char* member);
   virtual void agreed(const StepMoment&) {}
   virtual void updated(const StepMoment&) {}
   virtual void dropped(const StepMoment&) {}

@@ -21,11 +21,11 @@
 namespace lockstep {
 namespace {
 
-/// Writes down the moments of each replica, and throws where it is told to.
+/// Records the moments of each replica, and throws on demand.
 class Recorder final : public StepObserver {
  public:
-  explicit Recorder(int replicas, std::string who = "")
-      : who_(std::move(who)), seen_(static_cast<std::size_t>(replicas)) {}
+  explicit Recorder(int replicas, std::string name = "")
+      : name_(std::move(name)), seen_(static_cast<std::size_t>(replicas)) {}
 
   std::string throw_at;  ///< a moment
   int only_on = -1;      ///< a replica; -1: on all
@@ -53,11 +53,11 @@ class Recorder final : public StepObserver {
  private:
   void see(const StepMoment& moment, const char* what) { see(moment.replica(), what); }
   void see(int replica, const char* what) {
-    seen_[static_cast<std::size_t>(replica)] += who_ + what + " ";
+    seen_[static_cast<std::size_t>(replica)] += name_ + what + " ";
     if (throw_at == what && (only_on < 0 || only_on == replica)) throw std::runtime_error("thrown by an observer");
   }
 
-  const std::string who_;
+  const std::string name_;
   std::vector<std::string> seen_;
 };
 
@@ -69,8 +69,8 @@ class StepObserverTest : public testing::Test {
   void step() {
     strategy.run([&] { optimizer.minimize(loss()); });
   }
-  std::shared_ptr<Recorder> attach(std::string who = "") {
-    auto recorder = std::make_shared<Recorder>(kReplicas, std::move(who));
+  std::shared_ptr<Recorder> attach(std::string name = "") {
+    auto recorder = std::make_shared<Recorder>(kReplicas, std::move(name));
     optimizer.observe(recorder);
     return recorder;
   }
@@ -162,7 +162,7 @@ TEST_F(StepObserverTest, WhatAnObserverThrowsBeforeTheUpdateLeavesAllWeightsAsTh
       EXPECT_TRUE(model->weight.equal(before));
       EXPECT_EQ(optimizer.steps(), steps);
       recorder->throw_at = "";
-      step();  // and training goes on
+      step();  // and training continues
       EXPECT_EQ(optimizer.steps(), steps + 1);
       EXPECT_FALSE(model->weight.equal(before));
     }

@@ -17,14 +17,14 @@
 namespace lockstep::nn {
 namespace {
 
-/// Along the channels, for a tensor of any rank.
+/// Broadcasts along the channels, for a tensor of any rank.
 at::Tensor per_channel(const at::Tensor& values, const at::Tensor& like) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(like.dim()), 1);
   shape[1] = values.numel();
   return values.reshape(shape);
 }
 
-/// Layers that `convert_sync_batch_norm` was called for, known by a tensor of theirs.
+/// Layers that `convert_sync_batch_norm` was called for, identified by one of their tensors.
 class ConvertedLayers {
  public:
   void add(const at::Tensor& tensor, const std::shared_ptr<torch::nn::Module>& layer) {
@@ -33,8 +33,8 @@ class ConvertedLayers {
     layers_.insert_or_assign(tensor.unsafeGetTensorImpl(),
                              Layer{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), layer});
   }
-  /// Whether the tensor belongs to a converted layer that is training: one without running statistics uses those of its
-  /// batch also when it is not.
+  /// Whether the tensor belongs to a converted layer that is training: a layer without running statistics uses its
+  /// batch's even if it is not.
   bool is_training(const c10::IValue& tensor) const {
     if (!tensor.isTensor() || !tensor.toTensor().defined()) return false;
     const std::shared_lock lock(mutex_);
@@ -60,8 +60,7 @@ ConvertedLayers& converted() {
 
 at::Tensor tensor_or_none(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
 
-/// Stands before `aten::batch_norm` on replica threads: a user's layer calls that, and C++ cannot change the layer's
-/// type.
+/// Overrides `aten::batch_norm` on replica threads: a user's layer calls that, and C++ cannot change the layer's type.
 void batch_norm_of_replicas(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   constexpr std::size_t kArguments =
       9;  // input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn
@@ -112,13 +111,13 @@ at::Tensor sync_batch_norm(const BatchNormInput& layer) {
   }
   const std::int64_t channels = x.size(1);
   const double count = channels == 0 ? 0.0 : static_cast<double>(x.numel()) / static_cast<double>(channels);
-  // Two passes, as the textbook has it: squares of differences do not cancel as differences of squares do.
+  // Two passes, as in textbooks: sums of squared differences avoid the cancellation in differences of squares.
   at::Tensor sums;
   double total = 0;
   if (x.is_cpu() || lockstep::detail::StrategyAccess::device_kinds(replica.strategy()) == DeviceKinds::Mixed) {
     sums = replica.all_reduce(ReduceOp::Sum, at::cat({x.sum(dims), at::full({1}, count, x.options())}));
     total = sums.select(0, channels).item<double>();
-  } else {  // the threads can tell each other without waiting for the GPU
+  } else {  // the threads can exchange these without waiting for the GPU
     sums = replica.all_reduce(ReduceOp::Sum, x.sum(dims));
     total = replica.all_reduce(ReduceOp::Sum, at::full({}, count, at::kDouble)).item<double>();
   }

@@ -11,7 +11,7 @@ namespace lockstep::nn {
 
 namespace detail {
 
-/// What a batch-norm layer is made of, as `torch::batch_norm` takes it.
+/// The inputs of a batch-norm layer, as `torch::batch_norm` takes them.
 struct BatchNormInput {
   at::Tensor input, weight, bias, running_mean, running_var;
   double momentum = 0.1;
@@ -29,6 +29,7 @@ template <class Base>
 struct SyncBatchNormImpl : Base {
   using Base::Base;
 
+  /// Normalises `input`, in training with the statistics of all replicas.
   at::Tensor forward(const at::Tensor& input) {
     const bool alone =
         !has_strategy() || in_cross_replica_context() || get_replica_context().num_replicas_in_sync() == 1;
@@ -40,22 +41,23 @@ struct SyncBatchNormImpl : Base {
       momentum = 1.0 / (1.0 + static_cast<double>(this->num_batches_tracked.template item<std::int64_t>()));
     at::Tensor output = detail::sync_batch_norm(
         {input, this->weight, this->bias, this->running_mean, this->running_var, momentum, this->options.eps()});
-    if (counts) this->num_batches_tracked.add_(1);  // only now: the replicas may have failed to meet
+    if (counts) this->num_batches_tracked.add_(1);  // only now: the meeting may have failed
     return output;
   }
 };
 
-using SyncBatchNorm1dImpl = SyncBatchNormImpl<torch::nn::BatchNorm1dImpl>;
-using SyncBatchNorm2dImpl = SyncBatchNormImpl<torch::nn::BatchNorm2dImpl>;
-using SyncBatchNorm3dImpl = SyncBatchNormImpl<torch::nn::BatchNorm3dImpl>;
+using SyncBatchNorm1dImpl = SyncBatchNormImpl<torch::nn::BatchNorm1dImpl>;  ///< takes inputs of one dimension
+using SyncBatchNorm2dImpl = SyncBatchNormImpl<torch::nn::BatchNorm2dImpl>;  ///< takes images
+using SyncBatchNorm3dImpl = SyncBatchNormImpl<torch::nn::BatchNorm3dImpl>;  ///< takes volumes
+/// A batch-norm layer over all replicas, for inputs of one dimension, images or volumes.
 TORCH_MODULE(SyncBatchNorm1d);
 TORCH_MODULE(SyncBatchNorm2d);
 TORCH_MODULE(SyncBatchNorm3d);
 
-/// Makes the ordinary batch-norm layers of a model (BatchNorm1d, 2d, 3d) see the batches of all replicas from now on.
-/// Returns how many layers were converted in each replica. Such a layer needs more than one value per channel on every replica
-/// that has any: LibTorch refuses a single row of [1, C] before Lockstep sees it. Build the model with SyncBatchNorm1d where
-/// a replica may get one row.
+/// Makes the ordinary batch-norm layers of a model (BatchNorm1d, 2d, 3d) use the batches of all replicas from now on.
+/// Returns how many layers were converted in each replica. Such a layer needs more than one value per channel on every
+/// replica that has any: LibTorch rejects a single row of [1, C] before Lockstep sees it. Build the model with
+/// SyncBatchNorm1d if a replica may get one row.
 LOCKSTEP_EXPORT int convert_sync_batch_norm(lockstep::detail::ModuleCore& model);
 template <class M>
 int convert_sync_batch_norm(MirroredModule<M>& model) {

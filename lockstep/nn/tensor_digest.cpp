@@ -33,7 +33,7 @@ std::uint64_t digest_of(const at::Tensor& tensor) {
 }
 
 at::Tensor digest_on_device(const at::Tensor& tensor) {
-  constexpr std::int64_t kWord = 8, kMostWords = 1 << 24;  // at a time, so that memory for them is not much
+  constexpr std::int64_t kWord = 8, kMostWords = 1 << 24;  // at a time, to limit memory
   constexpr auto kOdd = static_cast<std::int64_t>(0x9E3779B97F4A7C15u);
   constexpr auto kOther = static_cast<std::int64_t>(0xBF58476D1CE4E5B9u);
   const at::Tensor strided = tensor.layout() == at::kStrided ? tensor.detach() : tensor.detach().to_dense();
@@ -44,7 +44,7 @@ at::Tensor digest_on_device(const at::Tensor& tensor) {
   at::Tensor digest = at::full({}, size, words.options());
   for (std::int64_t begin = 0; begin < words.numel(); begin += kMostWords) {
     const std::int64_t end = std::min(words.numel(), begin + kMostWords);
-    // One to one for each word at its place: a changed one cannot be lost.
+    // A bijection of each word at its place: a changed one cannot be lost.
     at::Tensor mixed = at::arange(begin + 1, end + 1, words.options()).mul_(kOdd);
     mixed.bitwise_xor_(words.slice(0, begin, end)).mul_(kOther);
     mixed.bitwise_xor_(at::bitwise_right_shift(mixed, 29).bitwise_and_((std::int64_t{1} << 35) - 1)).mul_(kOdd);

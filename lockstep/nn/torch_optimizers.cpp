@@ -65,7 +65,7 @@ void see_adam(Options& options, See&& see) {
   see("amsgrad", options.amsgrad());
 }
 
-/// Every option but for the learning rate, by its name and a reference to its value.
+/// Every option except the learning rate, by its name and a reference to its value.
 template <class Options, class See>
 void see_options(Options& options, See&& see) {
   if (auto* const sgd = as_class<torch::optim::SGDOptions>(options)) {
@@ -99,7 +99,7 @@ std::int64_t number_of(const ParameterState& state, const char* key) {
     throw InvalidArgument(
         errors::kOptimizer,
         {.what = found == state.end() ? lockstep::str("the saved state has no '", key, "'")
-                                      : lockstep::str("'", key, "' of the saved state is no whole number >= 0"),
+                                      : lockstep::str("'", key, "' of the saved state is not a whole number >= 0"),
          .where = "load_state",
          .help = "load what state() of an optimizer of the same class returned"});
   }
@@ -112,7 +112,7 @@ at::Tensor tensor_of(const ParameterState& state, const char* key) {
   return found == state.end() ? at::Tensor() : found->second;
 }
 
-/// Adam and AdamW remember the same things.
+/// Adam and AdamW have the same state.
 template <class State>
 ParameterState read_adam(const TorchParamState& any) {
   const auto& state = static_cast<const State&>(any);
@@ -186,7 +186,7 @@ void set_options(torch::optim::OptimizerOptions& options, FunctionRef<double(con
 }
 
 const char* why_not_sparse(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options) {
-  // Exactly these types: a class derived from one of them may take them.
+  // Exactly these types: a derived class may support them.
   const std::type_info& type = typeid(optimizer);
   if (type == typeid(torch::optim::Adam)) return "Adam";
   if (type == typeid(torch::optim::AdamW)) return "AdamW";

@@ -27,7 +27,7 @@
 #include "tests/support/plain_loop.h"
 #include "tests/support/replicas.h"
 
-// Mirrored training against the loop one would write with LibTorch alone.
+// Mirrored training against the plain LibTorch loop.
 namespace lockstep {
 namespace {
 
@@ -92,7 +92,7 @@ TEST_P(Training, AdagradFollowsThePlainLoop) {
   expect_plain_training<torch::optim::Adagrad>(GetParam(), AdagradOptions(0.05).weight_decay(1e-3));
 }
 
-/// Not element-wise as far as Lockstep knows: gets whole parameters.
+/// Not declared element-wise: gets whole parameters.
 struct OtherSgd : torch::optim::SGD {
   using SGD::SGD;
 };
@@ -147,7 +147,7 @@ TEST_P(Training, ReplicasShareTheMemoryOfWeightsAndOptimizerState) {
   for (std::size_t k = 0; k < model.size(); ++k) {
     for (const auto& segment : optimizer.core()->replicas[k]->owned) owned += segment.weights.numel();
   }
-  EXPECT_EQ(owned, elements);  // so that state of one element exists once
+  EXPECT_EQ(owned, elements);  // so the state of each element exists once
 }
 
 TEST_P(Training, AStaleBackwardRaisesAsInLibTorch) {
@@ -214,7 +214,7 @@ TEST_P(Training, MisuseGivesTypedErrors) {
   const auto shared = std::make_shared<Net>(8);
   if (GetParam() > 1) {
     EXPECT_THROW(strategy.make([&] { return shared; }), InvalidArgument);
-    model->eval();  // reaches replica 0 only
+    model->eval();  // reaches only replica 0
     EXPECT_THROW(strategy.run([&] { model->forward(torch::ones({1, 9})); }), FailedPrecondition);
     model.train();
     Net* const of_replica_0 = model.operator->();

@@ -16,8 +16,8 @@
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
-// What is refused is refused on every replica before anything has been changed: after the mistake is mended, training
-// goes on as if it had not been made.
+// Errors occur on every replica before anything has been changed: after the mistake is fixed, training continues as if
+// it had not been made.
 namespace lockstep {
 namespace {
 
@@ -46,7 +46,7 @@ class UntouchedWeights : public testing::TestWithParam<int> {
     set_log_severity(Severity::Silent);
   }
 
-  /// `good` is a step of `optimizer` that works, `wrong` one that does not until `mend` is called.
+  /// `good` is a step of `optimizer` that works, `wrong` one that fails until `mend` is called.
   template <class Optimizer>
   void expect_refused(Optimizer& optimizer, int number, const std::string& part, const std::function<void()>& wrong,
                       const std::function<void()>& mend, const std::function<void()>& good) {
@@ -204,7 +204,7 @@ TEST_P(UntouchedWeights, WhereTheModelHasGrownAfterSomeSteps) {
   EXPECT_EQ(optimizer.steps(), 3);
 }
 
-/// A class that Lockstep does not know: what it remembers is its own business.
+/// A class unknown to Lockstep, with unknown state.
 struct OwnSgd : SGD {
   using SGD::SGD;
 };

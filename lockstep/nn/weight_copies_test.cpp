@@ -45,7 +45,7 @@ TEST(WeightCopies, CpusAndGpusAreDifferentDevices) {
   EXPECT_FALSE(plan_weight_copies({at::kCPU, at::kCPU}, /*apart=*/true).is_mixed);
 }
 
-/// What replicas tell each other of their blocks is all blocks, each once.
+/// The owners' blocks cover all blocks, each once.
 TEST(BlocksOfOwners, AreAllBlocksOnce) {
   for (const int replicas : {1, 2, 3, 4, 8}) {
     SCOPED_TRACE(replicas);

@@ -24,7 +24,7 @@
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
 
-// Replicas with a copy of the weights each, as on several GPUs, against replicas that share one: the same bits.
+// Replicas with separate copies of the weights, as on several GPUs, against replicas that share one: the same bits.
 namespace lockstep {
 namespace {
 
@@ -34,7 +34,7 @@ using torch::optim::AdamWOptions;
 using torch::optim::RMSpropOptions;
 using torch::optim::SGDOptions;
 
-/// Models that are made while it lives have a copy of the weights for each replica.
+/// While it exists, models are made with a copy of the weights per replica.
 class Apart {
  public:
   explicit Apart(bool apart) : before_(weights_apart()) {
@@ -142,14 +142,14 @@ TEST_P(WeightsApart, SettingsGiveTheBitsOfOneCopy) {
   };
   with([](auto& optimizer) { optimizer.set_clip_global_norm(0.05); });
   with([](auto& optimizer) { optimizer.set_clip_value(0.001); });
-  with([](auto& optimizer) { optimizer.set_not_finite(NotFinite::SkipStep); });
-  with([](auto& optimizer) { optimizer.set_not_finite(NotFinite::Raise); });
+  with([](auto& optimizer) { optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep); });
+  with([](auto& optimizer) { optimizer.set_non_finite_policy(NonFinitePolicy::Raise); });
   with([](auto& optimizer) { optimizer.set_accumulate(3); });
   with([](auto& optimizer) { optimizer.set_digest({.every = 2}); });
   with([](auto& optimizer) { optimizer.set_reduce_op(ReduceOp::Mean); });
   expect_same_bits<torch::optim::RMSprop>(RMSpropOptions(0.001), {.settings = [](auto& optimizer) {
                                             optimizer.set_clip_global_norm(0.05);
-                                            optimizer.set_not_finite(NotFinite::SkipStep);
+                                            optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
                                           }});
 }
 
@@ -159,13 +159,13 @@ TEST_P(WeightsApart, AScaledLossGivesTheBitsOfOneCopy) {
       SGDOptions(0.1), {.settings = [](auto& optimizer) { optimizer.set_clip_global_norm(0.05); }, .scales = true});
 }
 
-/// A gradient that is not finite on the last replica alone.
+/// A gradient that is not finite on the last replica only.
 TEST_P(WeightsApart, AllCopiesSkipAStep) {
   const Apart these(true);
   MirroredStrategy strategy({.devices = test_devices(replicas)});
   auto model = strategy.make([] { return std::make_shared<Net>(1500); });
   auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01));
-  optimizer.set_not_finite(NotFinite::SkipStep);
+  optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
   mirrored_step(strategy, model, optimizer, batch_here(8));
   const auto before = host_copies(model.parameters());
   strategy.run([&] {
@@ -335,7 +335,7 @@ TEST_F(ChangesApart, OfOneCopyAloneAreRefused) {
     ADD_FAILURE() << "went unnoticed";
   } catch (const FailedPrecondition& e) {
     EXPECT_EQ(e.number(), errors::kWrongModule);
-    EXPECT_NE(std::string(e.what()).find("on replica 1 alone"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("only on replica 1"), std::string::npos) << e.what();
   }
   model.update([](SmallNet& net) { net.first->weight.fill_(2); });
   expect_everywhere(2);
@@ -346,7 +346,7 @@ TEST_F(ChangesApart, ThatNobodyCountsAreFoundByDigests) {
   optimizer.set_digest({.every = 1});
   const auto step = [&] { strategy.run([&] { optimizer.minimize(model->forward(here(torch::ones({4, 9}))).sum()); }); };
   step();
-  // Of a parameter that the next step does not write: those that it writes are equal again.
+  // For a parameter that the next step does not write: written ones become equal again.
   auto frozen = strategy.run([&] {
     model->first->weight.requires_grad_(false);
     return model->first->weight;

@@ -21,10 +21,10 @@ namespace {
 
 using Named = torch::OrderedDict<std::string, at::Tensor>;
 
-/// A large file travels in parts, so that each has a time limit of its own.
+/// A large file is sent in parts, so that each has its own time limit.
 constexpr std::size_t kFilePart = 256 << 20;
 
-/// Sparse tensors, and those that cannot be written to, stay where they are: all workers must have made the same ones.
+/// Sparse and read-only tensors stay in place: all workers must have made the same ones.
 bool travels(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided && !has_shared_elements(tensor);
 }

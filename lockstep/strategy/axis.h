@@ -20,6 +20,7 @@ class Axis {
   Axis(std::initializer_list<std::int64_t> dims) : dims_(dims) {}
   Axis(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {}  // NOLINT(google-explicit-constructor)
 
+  /// The dimensions; empty: none.
   const std::vector<std::int64_t>& dims() const { return dims_; }
 
  private:

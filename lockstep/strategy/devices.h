@@ -25,6 +25,7 @@ using Devices = std::vector<std::string>;
 /// the thread that works, not in the memory.
 LOCKSTEP_EXPORT at::Device torch_device(const DeviceName& name);
 
+/// The same for several devices.
 LOCKSTEP_EXPORT std::vector<at::Device> torch_devices(const std::vector<DeviceName>& names);
 
 /// How many GPUs this build of Lockstep can use.
@@ -36,7 +37,9 @@ LOCKSTEP_EXPORT const DeviceName& require_here(const DeviceName& name);
 /// Whether some are CPUs and others GPUs.
 LOCKSTEP_EXPORT bool are_mixed(const std::vector<at::Device>& devices);
 
+/// What kinds of devices a strategy has.
 enum class DeviceKinds { Cpus, Gpus, Mixed };
+/// The kinds of these devices.
 DeviceKinds kinds_of(const std::vector<at::Device>& devices);
 
 /// Throws where they are several GPUs of one process, between which sums cannot be made in this way.

@@ -57,6 +57,7 @@ class LOCKSTEP_EXPORT StrategyExtended {
 
   /// Several reductions at once, packed where that helps; results in the order of the pairs.
   using ReducePair = std::pair<ReduceValue, Destinations>;
+  /// Reduces each value to its devices.
   std::vector<Mirrored<at::Tensor>> batch_reduce_to(ReduceOp op, const std::vector<ReducePair>& pairs,
                                                     const CommunicationOptions& options = {});
   std::vector<Mirrored<at::Tensor>> batch_reduce_to(ReduceOp op, std::initializer_list<ReducePair> pairs,
@@ -97,12 +98,14 @@ class LOCKSTEP_EXPORT StrategyExtended {
 
   /// Variables created while the result lives are placed on the devices of `variable`.
   class [[nodiscard]] ColocateScope;
+  /// Places variables on the devices of `variable` until the result is destroyed.
   ColocateScope colocate_vars_with(const Variable& variable);
 
   /// Does nothing: the updates have happened when their values exist. For programs that group their updates.
   template <class... Values>
   void group(const Values&...) const {}
 
+  /// The devices of variables; those of replicas.
   const Devices& parameter_devices() const;
   const Devices& worker_devices() const;
   /// Whether every worker runs the program for its own replicas: true of MultiWorkerMirroredStrategy, even of one worker.
@@ -144,6 +147,7 @@ class LOCKSTEP_EXPORT StrategyExtended {
   std::unique_ptr<Containers> containers_;
 };
 
+/// Ends what `colocate_vars_with` began when it is destroyed.
 class LOCKSTEP_EXPORT StrategyExtended::ColocateScope {
  public:
   explicit ColocateScope(const Variable& variable);

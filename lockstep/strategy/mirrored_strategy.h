@@ -13,6 +13,7 @@
 
 namespace lockstep {
 
+/// Options of a MirroredStrategy.
 struct MirroredOptions {
   /// One replica per device: `ls::cpus(2)`, `ls::gpus(2)`, `ls::logical_gpus(2)`. Unset: every GPU, or `cpu:0` with all
   /// cores.

@@ -15,6 +15,7 @@ namespace lockstep {
 class ClusterResolver;      // lockstep/cluster.h
 struct ClusterDescription;  // lockstep/cluster.h
 
+/// Options of a MultiWorkerMirroredStrategy.
 struct MultiWorkerOptions {
   /// One replica of this worker per device: `ls::cpus(2)`. Unset: every GPU of this worker, or one CPU replica. All workers
   /// must have the same number.
@@ -33,13 +34,13 @@ struct MultiWorkerOptions {
   bool strict = false;
   /// As in MirroredOptions.
   std::optional<bool> keep_memory = {};
-  std::optional<bool> fast_kernels = {};
-  bool deterministic = false;
+  std::optional<bool> fast_kernels = {};  ///< as in MirroredOptions
+  bool deterministic = false;             ///< as in MirroredOptions
   /// How long the constructor waits for the other workers.
   double join_seconds = 300;
   /// Where data from other workers arrives. Unset: a free port on the address of this worker's entry.
   std::string bind_address = {};
-  int data_port = 0;
+  int data_port = 0;  ///< the port for `bind_address`; 0: any free one
   /// Encrypts what goes to and from the chief, but not tensors. Unset: the files that the environment variables
   /// LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY name, or no TLS.
   TlsFiles tls = {};

@@ -78,9 +78,11 @@ class LOCKSTEP_EXPORT ReplicaContext {
  public:
   ReplicaContext(Strategy& strategy, int local_index, int replica_id, at::Device device, std::string device_name);
 
+  /// This replica's number among all, its number among those of this process, and how many there are in all.
   int replica_id_in_sync_group() const { return replica_id_; }
   int local_index() const { return local_index_; }
   int num_replicas_in_sync() const;
+  /// The strategy that runs this replica, and where.
   Strategy& strategy() const { return *strategy_; }
   at::Device device() const { return device_; }
   const std::string& device_name() const { return device_name_; }

@@ -23,8 +23,8 @@ class Variable;
 /// The state of a training between two steps: what a program needs to continue with the same bits. Its tensors are contiguous
 /// copies on the CPU that belong to the snapshot.
 struct Snapshot {
-  static constexpr int kVersion = 1;
-  int version = kVersion;
+  static constexpr int kVersion = 1;         ///< number of the newest layout
+  int version = kVersion;                    ///< number of this snapshot's layout
   std::map<std::string, at::Tensor> shared;  ///< one value for all replicas, by name ("model/conv1.weight")
   /// By name, then replica_id_in_sync_group: those of this process until gathered.
   std::map<std::string, std::map<int, at::Tensor>> by_replica;
@@ -56,8 +56,8 @@ struct NamedState {
   template <class T>
   NamedState(std::string part, T& thing) : name(std::move(part)), state(state_of(thing)) {}
 
-  std::string name;
-  std::shared_ptr<Stateful> state;
+  std::string name;                 ///< the first part of its entries' names
+  std::shared_ptr<Stateful> state;  ///< what captures and restores it
 };
 
 /// Captures all parts, and the replicas' random numbers as "random". Outside of run. No collective: entries by replica are those

@@ -64,14 +64,14 @@ LOCKSTEP_EXPORT bool is_client_of_several_workers(const Strategy& strategy);
 
 /// Which replica of how many a value is made for; see `Strategy::values_from_function`.
 struct ValueContext {
-  int replica_id_in_sync_group = 0;
-  int num_replicas_in_sync = 1;
+  int replica_id_in_sync_group = 0;  ///< the number of the replica, from 0
+  int num_replicas_in_sync = 1;      ///< how many replicas there are, over all workers
 };
 
 /// The last failure of a run: which replica, and what. For exceptions that cannot carry the replica themselves.
 struct RunFailure {
-  int replica;
-  std::string what;
+  int replica;            ///< the one that failed
+  std::string what;       ///< the text of the exception
   std::string type = {};  ///< of the exception: "std::out_of_range"
 };
 
@@ -90,7 +90,9 @@ class LOCKSTEP_EXPORT Strategy {
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
+  /// How many replicas train together, over all workers.
   int num_replicas_in_sync() const { return num_replicas_in_sync_; }
+  /// How many of them this process runs.
   int num_local_replicas() const { return num_local_replicas_; }
 
   /// How many processes train together, each of them running the whole program. 1 for strategies of one process.
@@ -275,22 +277,29 @@ class LOCKSTEP_EXPORT Strategy {
   /// Threads that one replica uses inside an operation.
   int intra_op_threads() const;
 
+  /// The devices of this process's replicas.
   const Devices& devices() const { return devices_; }
+  /// The context of a replica of this process.
   ReplicaContext& replica_context(int local_index);
+  /// How values travel between replicas.
   CrossDeviceOps& cross_device_ops() const { return *cross_device_ops_; }
+  /// The defaults of collectives.
   const CommunicationOptions& communication() const { return communication_; }
+  /// Whether calls that could make components differ are refused.
   bool strict() const { return strict_; }
+  /// Whether it is the strategy outside of every scope.
   virtual bool is_default() const { return false; }
   /// What it is and where its replicas run, for people; printing a strategy prints this.
   virtual std::string describe() const;
 
  protected:
+  /// What a strategy is made of.
   struct Parts {
-    std::vector<DeviceName> devices;
-    std::shared_ptr<CrossDeviceOps> cross_device_ops;
-    CommunicationOptions communication = {};
-    bool strict = false;
-    std::shared_ptr<WorkerGroup> workers = {};  ///< null: this process alone
+    std::vector<DeviceName> devices;                   ///< one replica on each
+    std::shared_ptr<CrossDeviceOps> cross_device_ops;  ///< how values travel between replicas
+    CommunicationOptions communication = {};           ///< the defaults of collectives
+    bool strict = false;                               ///< refuses calls that could make components differ
+    std::shared_ptr<WorkerGroup> workers = {};         ///< null: this process alone
   };
   explicit Strategy(Parts parts);
 

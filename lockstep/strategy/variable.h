@@ -45,20 +45,23 @@ enum class Aggregation { None = 0, Sum = 1, Mean = 2, OnlyFirstReplica = 3 };
 
 LOCKSTEP_EXPORT std::string_view to_string(Synchronization synchronization);  ///< "AUTO", "NONE", "ON_WRITE", "ON_READ"
 LOCKSTEP_EXPORT std::string_view to_string(Aggregation aggregation);  ///< "NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA"
+/// The value with this name; InvalidArgument for any other.
 LOCKSTEP_EXPORT Synchronization parse_synchronization(std::string_view name);
 LOCKSTEP_EXPORT Aggregation parse_aggregation(std::string_view name);
 
+/// Options of a Variable.
 struct VariableOptions {
-  std::string name = {};  ///< empty: "Variable"
-  Synchronization synchronization = Synchronization::Auto;
-  Aggregation aggregation = Aggregation::None;
-  std::optional<bool> trainable = {};        ///< unset: true, but false for OnRead
-  std::optional<at::ScalarType> dtype = {};  ///< unset: the initial value's
+  std::string name = {};                                    ///< empty: "Variable"
+  Synchronization synchronization = Synchronization::Auto;  ///< when components are brought together
+  Aggregation aggregation = Aggregation::None;              ///< how the replicas' values become one
+  std::optional<bool> trainable = {};                       ///< unset: true, but false for OnRead
+  std::optional<at::ScalarType> dtype = {};                 ///< unset: the initial value's
 };
 
 /// What a variable can be given: a tensor, a number, or one tensor per component.
 class LOCKSTEP_EXPORT VariableValue {
  public:
+  /// The kinds of values.
   enum class Kind { Tensor, Number, PerReplica, Mirrored };
 
   // NOLINTBEGIN(google-explicit-constructor)
@@ -73,6 +76,7 @@ class LOCKSTEP_EXPORT VariableValue {
   VariableValue(Mirrored<at::Tensor> value);
   // NOLINTEND(google-explicit-constructor)
 
+  /// The kind of this value.
   Kind kind() const { return kind_; }
   const at::Tensor& tensor() const { return tensor_; }                       ///< of Kind::Tensor
   const c10::Scalar& number() const { return number_; }                      ///< of Kind::Number
@@ -116,13 +120,14 @@ enum class ReadBack { Yes, No };
 class LOCKSTEP_EXPORT Variable {
  public:
   class Impl;
-  using Initializer = std::function<at::Tensor()>;
+  using Initializer = std::function<at::Tensor()>;  ///< makes the initial value
 
   explicit Variable(at::Tensor initial_value, VariableOptions options = {});
   explicit Variable(const Initializer& initializer, VariableOptions options = {});
   /// The handle for an existing variable; for library code.
   explicit Variable(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
+  /// The calling replica's component; outside of replicas the one value, brought together if it is OnRead.
   at::Tensor read() const;
   operator at::Tensor() const;  // NOLINT(google-explicit-constructor): a variable is used as a tensor
 
@@ -164,22 +169,30 @@ class LOCKSTEP_EXPORT Variable {
 
   const std::string& name() const;                  ///< "w"
   std::string component_name(std::size_t k) const;  ///< "w", "w/replica_1", ...
+  /// Type and shape of a component, and whether the variable is trainable.
   at::ScalarType dtype() const;
   at::IntArrayRef shape() const;
   bool trainable() const;
   Synchronization synchronization() const;  ///< never Auto
+  /// How the replicas' values become one.
   Aggregation aggregation() const;
+  /// Where the calling replica's component is.
   at::Device device() const;
+  /// Whether it has a value.
   bool is_initialized() const;
+  /// The value that it was created with.
   at::Tensor initial_value() const;
   bool is_distributed() const;  ///< false for a plain variable, made outside of every scope
+  /// The strategy that it belongs to.
   Strategy& strategy() const;
 
   /// What a checkpoint holds: one tensor. Loading gives every component its part of it, for any number of replicas.
   at::Tensor state() const;
   void load_state(const at::Tensor& state);
 
+  /// Whether both name the same variable.
   bool is_same(const Variable& other) const { return impl_ == other.impl_; }
+  /// For library code.
   const std::shared_ptr<Impl>& impl() const { return impl_; }
 
  private:
@@ -194,9 +207,11 @@ class LOCKSTEP_EXPORT VariableSlice {
       : variable_(std::move(variable)), place_(std::move(place)) {}
   VariableSlice(const VariableSlice&) = default;
 
+  /// Reads the part, as `read` of the variable reads the whole.
   at::Tensor read() const;
   operator at::Tensor() const;  // NOLINT(google-explicit-constructor): as of a variable
 
+  /// Writes the part, as `assign` of the variable does.
   at::Tensor assign(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
   at::Tensor assign_add(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
   at::Tensor assign_sub(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
@@ -209,6 +224,7 @@ class LOCKSTEP_EXPORT VariableSlice {
 
   VariableSlice operator[](std::int64_t index) const;
   VariableSlice operator[](const at::indexing::TensorIndex& index) const;
+  /// Chooses a part of this part.
   VariableSlice index(std::initializer_list<at::indexing::TensorIndex> indices) const;
 
  private:

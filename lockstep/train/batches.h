@@ -131,6 +131,7 @@ class Batches {
   explicit Batches(Loader& loader) : source_(std::make_shared<detail::LoaderSource<Loader>>(loader)) {}
 
   explicit operator bool() const { return source_ != nullptr; }
+  /// For library code.
   detail::BatchSource<T>& source() const { return *source_; }
 
  private:

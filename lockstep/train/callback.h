@@ -18,7 +18,7 @@ using Logs = std::map<std::string, double>;
 
 /// Where a training is, as callbacks see it.
 struct Training {
-  Strategy& strategy;
+  Strategy& strategy;                  ///< the strategy that trains
   std::vector<NamedState> parts = {};  ///< all state that there is to save, callbacks included
 
   int epoch = 0;                             ///< from 0

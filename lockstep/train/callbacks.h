@@ -19,14 +19,15 @@
 //     .callbacks = {ls::train::early_stopping({.patience = 5}), ls::train::terminate_on_nan()}
 namespace lockstep::train {
 
-using CallbackPtr = std::shared_ptr<Callback>;
+using CallbackPtr = std::shared_ptr<Callback>;  ///< as `fit` takes them
 
+/// Options of `early_stopping`.
 struct EarlyStoppingOptions {
-  std::string monitor = "val_loss";
-  int patience = 0;      ///< epochs without an improvement before the training stops
-  double min_delta = 0;  ///< an improvement is larger than this
-  bool larger_is_better = false;
-  int start_from_epoch = 0;  ///< earlier epochs are not looked at
+  std::string monitor = "val_loss";  ///< the value that it looks at
+  int patience = 0;                  ///< epochs without an improvement before the training stops
+  double min_delta = 0;              ///< an improvement is larger than this
+  bool larger_is_better = false;     ///< true for values such as accuracy
+  int start_from_epoch = 0;          ///< earlier epochs are not looked at
 };
 /// Stops when a value has not improved for more than `patience` epochs.
 LOCKSTEP_EXPORT CallbackPtr early_stopping(const EarlyStoppingOptions& options = {});
@@ -34,44 +35,49 @@ LOCKSTEP_EXPORT CallbackPtr early_stopping(const EarlyStoppingOptions& options =
 /// Sets the learning rate at the beginning of each epoch. For a rate that changes with every step give `fit` a `.schedule`.
 LOCKSTEP_EXPORT CallbackPtr learning_rate_scheduler(std::function<double(int epoch, double rate)> rate_of_epoch);
 
+/// Options of `reduce_on_plateau`.
 struct ReduceOnPlateauOptions {
-  std::string monitor = "val_loss";
-  double factor = 0.1;
-  int patience = 10;
-  double threshold = 1e-4;  ///< an improvement is larger than this, relative to the best
-  int cooldown = 0;
-  double min_rate = 0;
-  bool larger_is_better = false;
+  std::string monitor = "val_loss";  ///< the value that it looks at
+  double factor = 0.1;               ///< what the rate is multiplied by
+  int patience = 10;                 ///< epochs without an improvement before it does
+  double threshold = 1e-4;           ///< an improvement is larger than this, relative to the best
+  int cooldown = 0;                  ///< epochs after it that do not count
+  double min_rate = 0;               ///< never goes below it
+  bool larger_is_better = false;     ///< true for values such as accuracy
 };
 /// Multiplies the learning rate by `factor` when a value has stopped improving.
 LOCKSTEP_EXPORT CallbackPtr reduce_on_plateau(const ReduceOnPlateauOptions& options = {});
 
+/// Options of `terminate_on_nan`.
 struct TerminateOnNanOptions {
-  std::string monitor = "loss";
-  int every = 1;  ///< steps; reading the value waits for the device
+  std::string monitor = "loss";  ///< the value
+  int every = 1;                 ///< steps; reading the value waits for the device
 };
 /// Stops after a step that makes the running loss NaN or infinite.
 LOCKSTEP_EXPORT CallbackPtr terminate_on_nan(const TerminateOnNanOptions& options = {});
 
 /// A callback made of functions; those that are left out do nothing.
 struct LambdaOptions {
-  std::string name = "lambda";
-  std::function<Decision(const Training&)> train_begins = {};
-  std::function<Decision(const Training&)> epoch_begins = {};
+  std::string name = "lambda";                                 ///< names its state in checkpoints
+  std::function<Decision(const Training&)> train_begins = {};  ///< called before the first epoch
+  std::function<Decision(const Training&)> epoch_begins = {};  ///< called before the first step of an epoch
   /// Its decisions are looked at if `decides_in_batches`.
   std::function<Decision(const Training&)> batch_ends = {};
+  /// Called after validation, with all values of the epoch.
   std::function<Decision(const Training&, const Logs&)> epoch_ends = {};
-  std::function<Decision(const Training&)> train_ends = {};
-  std::function<void(const Training&)> save = {};
-  bool decides_in_batches = false;
+  std::function<Decision(const Training&)> train_ends = {};  ///< called after the last epoch
+  std::function<void(const Training&)> save = {};            ///< called when a checkpoint is written
+  bool decides_in_batches = false;                           ///< whether decisions of `batch_ends` count
 };
+/// A callback that calls these functions.
 LOCKSTEP_EXPORT CallbackPtr lambda(LambdaOptions options);
 
 /// How fast a training runs.
 class LOCKSTEP_EXPORT Timer final : public Callback {
  public:
+  /// The speed of one epoch.
   struct Epoch {
-    double seconds = 0;
+    double seconds = 0;           ///< how long it took
     double rows_per_second = 0;   ///< of all workers; 0 where the rows are unknown
     double input_wait_share = 0;  ///< of the time, spent waiting for batches
   };

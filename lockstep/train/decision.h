@@ -20,6 +20,7 @@ struct Decision {
   std::optional<double> learning_rate = {};  ///< from the next step on, for all parameter groups
   std::string reason = {};                   ///< for people: why
 
+  /// Whether it changes nothing.
   bool is_nothing() const { return !stop && !end_epoch && !save && !save_self && !learning_rate; }
   bool operator==(const Decision&) const = default;
 };

@@ -67,9 +67,11 @@ class LOCKSTEP_EXPORT Forward {
   }
 
   explicit operator bool() const { return static_cast<bool>(plain_); }
+  /// The type that it returns.
   const std::type_info& result() const { return *result_; }
+  /// What it takes of a batch.
   struct Input {
-    detail::AnyRefs arguments;
+    detail::AnyRefs arguments;     ///< arguments in the order of its parameters
     const detail::AnyRef* target;  ///< the one field that it does not take; null if there is none
   };
   /// What it takes of a batch. Throws InvalidArgument if no part of the batch has the types of its parameters.

@@ -12,9 +12,10 @@
 
 namespace lockstep::train {
 
+/// Options of `learning_rate_range`.
 struct LearningRateRangeOptions {
-  double from = 1e-6;
-  double to = 1;
+  double from = 1e-6;                  ///< the first rate
+  double to = 1;                       ///< the last rate
   int steps = 100;                     ///< updates of the weights, each with a rate that is larger by the same factor
   double smoothing = 0.9;              ///< of the losses: the weight of what came before
   double stop_at = 4;                  ///< ends when the smoothed loss is so many times its least value; 0: goes on
@@ -24,12 +25,13 @@ struct LearningRateRangeOptions {
 
 /// The losses of a training whose learning rate rises from step to step.
 struct LOCKSTEP_EXPORT LearningRateRange {
+  /// A step with its rate.
   struct Point {
-    double rate = 0;
-    double loss = 0;  ///< of the step's batches, before its update
-    double smoothed = 0;
+    double rate = 0;      ///< learning rate of the step
+    double loss = 0;      ///< of the step's batches, before its update
+    double smoothed = 0;  ///< the moving average of `loss`
   };
-  std::vector<Point> points;
+  std::vector<Point> points;  ///< one for each step
   /// Where the loss falls fastest, before it is least; none if it never falls.
   std::optional<double> suggestion;
 

@@ -22,14 +22,15 @@
 
 namespace lockstep::train {
 
+/// Options of a Loop.
 struct LoopOptions {
   int epochs = 1;         ///< the training ends before epoch number `epochs`
   int initial_epoch = 0;  ///< the number of the first one
   /// Steps of an epoch; by default a pass over the data. Passes then continue from one epoch to the next, and start again where
   /// they end. All training passes of an epoch share them: one for which none is left is an error.
   std::optional<std::int64_t> steps_per_epoch = {};
-  std::vector<std::shared_ptr<Callback>> callbacks = {};
-  std::vector<MetricPtr> metrics = {};
+  std::vector<std::shared_ptr<Callback>> callbacks = {};  ///< called in this order
+  std::vector<MetricPtr> metrics = {};                    ///< measured by `update` in each step
   std::vector<LearningRate> optimizers = {};  ///< whose learning rates callbacks and the schedule set: `{optimizer}`
   Schedule schedule = {};                     ///< sets the learning rate before each step
   std::vector<NamedState> parts = {};         ///< model, optimizer and so on: what callbacks save beside the loop
@@ -129,7 +130,9 @@ class Steps {
     begin_ = loop.begin_pass(training, *source_);
   }
 
+  /// The end of every pass.
   struct End {};
+  /// The iterator of a range-based `for`.
   class Cursor {
    public:
     explicit Cursor(Steps& steps) : steps_(&steps) { steps_->fetch(); }

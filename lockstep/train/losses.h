@@ -48,8 +48,9 @@ class LOCKSTEP_EXPORT Loss {
 /// Losses with one value for each row, for `Model` and for loops of your own.
 namespace losses {
 
+/// Options of `cross_entropy`.
 struct CrossEntropyOptions {
-  double label_smoothing = 0.0;
+  double label_smoothing = 0.0;  ///< the share of each target that goes to all classes evenly
 };
 /// Logits of classes in dimension 1, and class numbers or probabilities as targets.
 LOCKSTEP_EXPORT Loss cross_entropy(const CrossEntropyOptions& options = {});

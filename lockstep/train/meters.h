@@ -52,6 +52,7 @@ class LOCKSTEP_EXPORT Meters final : public Stateful {
   /// The sums behind the last `values()`, by metric or mean.
   const std::map<std::string, std::vector<double>>& sums() const { return last_sums_; }
 
+  /// The metrics that it measures, in the order of their values.
   const std::vector<MetricPtr>& metrics() const { return metrics_; }
 
   void capture(Snapshot& into, const std::string& name) const override;

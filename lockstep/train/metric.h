@@ -31,6 +31,7 @@ class LOCKSTEP_EXPORT Metric {
   Metric(std::string name, std::int64_t sums) : name_(std::move(name)), sums_(sums) {}
   virtual ~Metric() = default;
 
+  /// The name of its value, and how many sums it keeps.
   const std::string& name() const { return name_; }
   std::int64_t sums() const { return sums_; }
 
@@ -70,6 +71,6 @@ class LOCKSTEP_EXPORT GatheredMetric : public Metric {
   std::int64_t columns_;
 };
 
-using MetricPtr = std::shared_ptr<const Metric>;
+using MetricPtr = std::shared_ptr<const Metric>;  ///< as models take them
 
 }  // namespace lockstep::train

@@ -16,14 +16,16 @@
 // Values agree with scikit-learn's. `output` is what the model returns, [rows, ...]; shapes that do not fit are InvalidArgument.
 namespace lockstep::train::metrics {
 
+/// Options of `accuracy`.
 struct AccuracyOptions {
-  std::string name = "accuracy";
-  std::int64_t top_k = 1;  ///< right if fewer than k classes have a higher score than the target's
+  std::string name = "accuracy";  ///< name of the value
+  std::int64_t top_k = 1;         ///< right if fewer than k classes have a higher score than the target's
 };
 /// Scores of classes in dimension 1 of the output. Targets are class numbers, without that dimension, or scores of the output's
 /// shape, whose largest is the class.
 LOCKSTEP_EXPORT MetricPtr accuracy(const AccuracyOptions& options = {});
 
+/// Options of `binary_accuracy`.
 struct BinaryOptions {
   std::string name = {};     ///< empty: that of the function
   double threshold = 0.5;    ///< larger scores are positive
@@ -39,13 +41,14 @@ enum class Average {
   Weighted,  ///< mean, weighted by how often each class occurs in the targets
 };
 
+/// Options of `precision`, `recall` and `f_beta`.
 struct ClassOptions {
   std::string name = {};     ///< empty: that of the function
   std::int64_t classes = 0;  ///< scores in dimension 1 and class numbers as targets; 0: binary, as in BinaryOptions
-  Average average = Average::Macro;
-  double threshold = 0.5;    ///< binary only
-  bool from_logits = false;  ///< binary only
-  double beta = 1.0;         ///< of f_beta: how much more recall counts than precision
+  Average average = Average::Macro;  ///< how classes become one value
+  double threshold = 0.5;            ///< binary only
+  bool from_logits = false;          ///< binary only
+  double beta = 1.0;                 ///< of f_beta: how much more recall counts than precision
 };
 /// A quotient without examples counts as 0.
 LOCKSTEP_EXPORT MetricPtr precision(const ClassOptions& options = {});
@@ -54,22 +57,25 @@ LOCKSTEP_EXPORT MetricPtr f_beta(const ClassOptions& options = {});
 
 /// The share of correct predictions as "confusion_accuracy", and from `Meters::sums` the whole matrix by `confusion_matrix`.
 struct ConfusionOptions {
-  std::int64_t classes = 2;
-  std::string name = "confusion_accuracy";
+  std::int64_t classes = 2;                 ///< how many there are
+  std::string name = "confusion_accuracy";  ///< name of the value
 };
+/// Counts each pair of a target's class and a predicted one.
 LOCKSTEP_EXPORT MetricPtr confusion(const ConfusionOptions& options);
 /// Row: class of the target. Column: predicted class.
 LOCKSTEP_EXPORT std::vector<std::vector<std::int64_t>> confusion_matrix(std::span<const double> sums);
 
+/// Which area `auc` measures.
 enum class Curve {
   Roc,  ///< area under true positives over false positives
   Pr,   ///< average precision
 };
+/// Options of `auc`.
 struct AucOptions {
-  Curve curve = Curve::Roc;
-  int thresholds = 200;
-  bool from_logits = false;
-  std::string name = {};  ///< empty: "auc" or "pr_auc"
+  Curve curve = Curve::Roc;  ///< which area
+  int thresholds = 200;      ///< ends of the bins
+  bool from_logits = false;  ///< the output is mapped to 0..1 by a sigmoid first
+  std::string name = {};     ///< empty: "auc" or "pr_auc"
   /// Keeps all scores, which may be any numbers, so that the area has no error: 8 bytes for each example (16 if scores are float64)
   /// until the epoch ends, then 16 bytes for each of all workers for a moment on each worker. No value while the epoch runs.
   bool exact = false;
@@ -79,7 +85,7 @@ struct AucOptions {
 /// 2*P*N; scores on the grid k / (thresholds - 1) give the exact area. NaN if a score is NaN or a class does not occur.
 LOCKSTEP_EXPORT MetricPtr auc(const AucOptions& options = {});
 
-// Over all elements of outputs and targets of the same shape.
+/// Over all elements of outputs and targets of the same shape.
 LOCKSTEP_EXPORT MetricPtr mse(std::string name = "mse");
 LOCKSTEP_EXPORT MetricPtr mae(std::string name = "mae");
 LOCKSTEP_EXPORT MetricPtr rmse(std::string name = "rmse");
@@ -89,15 +95,17 @@ LOCKSTEP_EXPORT MetricPtr r2(std::string name = "r2");
 /// The mean over rows of the cosine between output and target, along dimension 1. A row of zeros counts as 0.
 LOCKSTEP_EXPORT MetricPtr cosine_similarity(std::string name = "cosine_similarity");
 
+/// Options of `perplexity`.
 struct PerplexityOptions {
   std::int64_t ignore_index = -100;  ///< targets that do not count, such as padding
-  std::string name = "perplexity";
+  std::string name = "perplexity";   ///< name of the value
 };
 /// exp of the mean cross entropy: scores of classes in dimension 1 as logits, class numbers as targets.
 LOCKSTEP_EXPORT MetricPtr perplexity(const PerplexityOptions& options = {});
 
 /// The mean of what `f(output, target)` returns: a tensor in which each element counts once, such as one value for each row.
 using PerExample = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+/// The mean of what `f` returns.
 LOCKSTEP_EXPORT MetricPtr custom(std::string name, PerExample f);
 
 }  // namespace lockstep::train::metrics

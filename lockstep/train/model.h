@@ -25,9 +25,10 @@
 
 namespace lockstep::train {
 
+/// Options of a Model.
 struct ModelOptions {
-  Loss loss = {};
-  std::vector<MetricPtr> metrics = {};
+  Loss loss = {};                               ///< what training minimises
+  std::vector<MetricPtr> metrics = {};          ///< shown beside the loss
   std::optional<at::ScalarType> autocast = {};  ///< computes forward and loss in this type
   GradScaler* scaler = nullptr;                 ///< for half precision; outlives the model
   Forward forward = {};                         ///< in place of the network's own
@@ -42,15 +43,16 @@ struct ModelOptions {
   bool capture = false;
 };
 
+/// Options of `Model::fit`.
 template <class T>
 struct FitOptions {
-  int epochs = 1;
-  Batches<T> validation = {};  ///< after each epoch; its values begin with "val_"
-  int validation_every = 1;    ///< epochs
-  std::optional<std::int64_t> steps_per_epoch = {};
-  std::vector<std::shared_ptr<Callback>> callbacks = {};
-  Schedule schedule = {};  ///< sets the learning rate before each step
-  Verbose verbose = Verbose::Auto;
+  int epochs = 1;                                         ///< the training ends before epoch number `epochs`
+  Batches<T> validation = {};                             ///< after each epoch; its values begin with "val_"
+  int validation_every = 1;                               ///< epochs
+  std::optional<std::int64_t> steps_per_epoch = {};       ///< unset: one pass over the data
+  std::vector<std::shared_ptr<Callback>> callbacks = {};  ///< called in this order
+  Schedule schedule = {};                                 ///< sets the learning rate before each step
+  Verbose verbose = Verbose::Auto;                        ///< how progress is shown
   int initial_epoch = 0;  ///< the number of the first epoch; the training ends before `epochs`
   /// State of the program's own to save and restore, beside "model", "optimizer", "scaler" and "loop".
   std::vector<NamedState> parts = {};
@@ -161,6 +163,7 @@ class LOCKSTEP_EXPORT Model {
   /// A table of the layers with their parameters, and the memory that weights and gradients take.
   std::string summary() const;
 
+  /// The strategy and the optimizer it trains with, and its options.
   Strategy& strategy() const { return core_->strategy(); }
   MirroredOptimizerBase& optimizer() { return optimizer_; }
   const ModelOptions& options() const { return options_; }

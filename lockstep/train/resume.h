@@ -19,6 +19,7 @@ class Resume {
   Resume(std::string path)
       : is_wanted_(!path.empty()), path_(std::move(path)) {}  // NOLINT(google-explicit-constructor)
 
+  /// Whether the training continues from a checkpoint.
   bool is_wanted() const { return is_wanted_; }
   const std::string& path() const { return path_; }  ///< empty: of the training's own checkpoints
 

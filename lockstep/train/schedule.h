@@ -28,6 +28,7 @@ class Schedule {
   Schedule(F f) : rate_(std::move(f)) {}  // NOLINT(google-explicit-constructor)
 
   explicit operator bool() const { return static_cast<bool>(rate_); }
+  /// The rate of a step.
   double rate(std::int64_t step) const { return rate_(step); }
 
  private:
@@ -47,6 +48,7 @@ class LearningRate {
     if constexpr (requires { optimizer.steps(); }) updates_ = [optimizer] { return optimizer.steps(); };
   }
 
+  /// Reads the rate of the first parameter group, or sets that of all groups.
   double get() const { return get_(); }
   void set(double rate) const { set_(rate); }
   /// Whether gradients wait for the rest of their window of `set_accumulate`.

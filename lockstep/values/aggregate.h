@@ -4,10 +4,10 @@
 #include <type_traits>
 #include <utility>
 
-// How the fields of a plain aggregate are reached without a macro.
+// Accesses the fields of a plain aggregate without a macro.
 //
-// The number of fields is the largest number of braced initialisers the type accepts, each of them an object that
-// claims to convert to anything. With that number known, a structured binding of the same length names the fields.
+// The number of fields is the largest number of braced initialisers that the type accepts, each an object that claims
+// to convert to anything. Given that number, a structured binding of the same length names the fields.
 //
 // Two kinds of aggregates would mislead the count and are recognised first: those with a base class (it takes an
 // initialiser, but no binding) and those with a C array (each element takes one). Both are leaves.
@@ -15,13 +15,13 @@ namespace lockstep::detail {
 
 inline constexpr std::size_t kMaxFields = 24;
 
-/// Converts to any type but the aggregate itself, which would be a copy and not its first field.
+/// Converts to any type except the aggregate itself, which would be a copy rather than its first field.
 template <class Aggregate>
 struct AnyField {
   template <class Field>
     requires(!std::is_same_v<Field, Aggregate>)
   operator Field() const noexcept {
-    __builtin_unreachable();  // a body only because clang warns of types with internal linkage without one
+    __builtin_unreachable();  // has a body only because clang warns about types with internal linkage otherwise
   }
 };
 
@@ -34,7 +34,7 @@ struct AnyBase {
 
 struct NoField {};
 
-/// A first initialiser that only a base can take; a field that takes anything at all (std::any) takes NoField too.
+/// An initialiser that only a base class accepts; a field that accepts anything (std::any) accepts NoField too.
 template <class T>
 constexpr bool has_base() {
   return requires { T{AnyBase<T>{}}; }
@@ -54,7 +54,7 @@ constexpr bool accepts_empty_braces_between(std::index_sequence<Before...>, std:
   return requires { T{AnyFieldAt<T, Before>{}..., {}, AnyFieldAt<T, After>{}...}; };
 }
 
-/// Accepted counts are one run: they start after the last field without a default and end with the last field.
+/// Accepted counts form one range: it starts after the last field without a default and ends with the last field.
 template <class T, std::size_t N = 0, bool found = false>
 constexpr std::size_t field_count() {
   if constexpr (N > kMaxFields + 1)
@@ -67,7 +67,7 @@ constexpr std::size_t field_count() {
     return field_count<T, N + 1, false>();
 }
 
-/// Empty braces stand for one whole field, so fewer initialisers may follow them where they stand for an array.
+/// Empty braces initialise one whole field, so fewer initialisers may follow them if it is an array.
 template <class T, std::size_t Count, std::size_t At, std::size_t Following>
 constexpr bool is_array_field() {
   if constexpr (accepts_empty_braces_between<T>(std::make_index_sequence<At>{}, std::make_index_sequence<Following>{}))
@@ -100,7 +100,7 @@ constexpr bool has_reachable_fields() {
   }
 }
 
-/// Whether `with_fields` can take T apart.
+/// Whether `with_fields` supports T.
 template <class T>
 inline constexpr bool has_reachable_fields_v = has_reachable_fields<T>();
 

@@ -6,8 +6,8 @@
 
 namespace lockstep {
 
-/// What `tensor.const_data_ptr<T>()` gives. That name cannot be linked by clang 18 and newer, which spell it differently
-/// from the g++ that LibTorch is built with.
+/// Equivalent to `tensor.const_data_ptr<T>()`, which clang 18 and newer cannot link: they mangle it differently from
+/// the g++ that LibTorch is built with.
 template <class T>
 const T* const_data(const at::TensorBase& tensor) {
   TORCH_CHECK(tensor.scalar_type() == c10::CppTypeToScalarType<T>::value, "expected ",

@@ -5,19 +5,19 @@
 namespace lockstep {
 
 namespace detail {
-// Exported, so that the library and the programs that use it share one.
+// Exported, so that the library and its users share one.
 LOCKSTEP_EXPORT inline constinit thread_local int component_of_thread = -1;
 LOCKSTEP_EXPORT inline constinit thread_local bool component_is_updated = false;
 }  // namespace detail
 
-/// The component of distributed values that this thread stands for: the index of the local replica inside a replica
-/// function, of the updated component inside an update function, -1 anywhere else.
+/// The component of distributed values that this thread represents: the index of the local replica inside a replica
+/// function, of the updated component inside an update function, -1 elsewhere.
 inline int current_component() { return detail::component_of_thread; }
 
-/// Whether that is because of an update function, where a PerReplica does not stand for one of its components.
+/// Whether the cause is an update function, in which a PerReplica does not convert to one of its components.
 inline bool in_update() { return detail::component_is_updated; }
 
-/// Makes this thread stand for one component until the end of the block. Scopes nest; each restores what it found.
+/// Makes this thread represent one component until the end of the block. Scopes nest and restore the previous value.
 ///
 ///     ComponentScope scope(1);
 ///     const Tensor& mine = per_replica.get();  // component 1

@@ -18,18 +18,18 @@ namespace lockstep {
 namespace detail {
 [[noreturn]] LOCKSTEP_EXPORT void throw_component_out_of_range(const char* kind, std::size_t index, std::size_t size);
 [[noreturn]] LOCKSTEP_EXPORT void throw_not_inside_replica(std::size_t size);
-/// Throws: a Mirrored on these devices has no component for a replica. `holder`: what holds it, if that is known.
+/// Throws: a Mirrored on these devices has no component for a replica. `holder`: its owner, if known.
 [[noreturn]] LOCKSTEP_EXPORT void throw_not_placed(const Placement& placement, int replica,
                                                    const std::string& holder = "");
 }  // namespace detail
 
-/// What PerReplica and Mirrored have in common: one component per local replica, in the order of replicas. `Self` says
-/// which component `get` chooses.
+/// Shared by PerReplica and Mirrored: one component per local replica, in order. `Self` chooses the component for
+/// `get`.
 template <template <class> class Self, class T>
 class DistributedValues {
  public:
   using value_type = T;
-  /// A std::vector, but for bool, whose vector has no elements to refer to.
+  /// A std::vector, except for bool, whose vector has no elements to refer to.
   using container_type = std::conditional_t<std::is_same_v<T, bool>, std::deque<bool>, std::vector<T>>;
 
   explicit DistributedValues(std::vector<T> components) {
@@ -50,7 +50,7 @@ class DistributedValues {
 
   std::size_t size() const { return components_.size(); }
 
-  /// Component k, by value where this is a temporary; InvalidArgument if there is none.
+  /// Component k, by value if this is a temporary; InvalidArgument if there is none.
   const T& operator[](std::size_t k) const& {
     check(k);
     return components_[k];
@@ -69,6 +69,7 @@ class DistributedValues {
   auto begin() { return components_.begin(); }
   auto end() { return components_.end(); }
 
+  /// The components in the order of replicas.
   const container_type& values() const& { return components_; }
   container_type values() && { return std::move(components_); }
 
@@ -88,12 +89,12 @@ class DistributedValues {
     return at_my_place(Self<U>::generate(size(), [&](std::size_t k) -> U { return std::invoke(f, components_[k]); }));
   }
 
-  /// The component that this thread stands for; see the class for what happens elsewhere.
+  /// The component that this thread represents; see the class for other threads.
   const T& get() const& { return (*this)[self().chosen()]; }
   T get() && { return std::move((*this)[self().chosen()]); }
 
-  /// What get() chooses, as a value: `const T& x = strategy.run(...)` does not dangle. Call get() for a reference. An operator
-  /// that returned `const T&` next to the second one would make `x = strategy.run(...)` ambiguous.
+  /// The component of get() as a value: `const T& x = strategy.run(...)` does not dangle. Call get() for a reference.
+  /// An additional operator returning `const T&` would make `x = strategy.run(...)` ambiguous.
   operator T() const& requires std::copy_constructible<T> { return get(); }
   operator T() && { return std::move(*this).get(); }
 

@@ -16,7 +16,7 @@ void check_indexed_slices(const IndexedSlices& slices, const std::string& where)
                                    .where = where,
                                    .seen = std::move(seen),
                                    .help = "give IndexedSlices values [n, ...], integer indices [n] and a dense_shape "
-                                           "whose trailing dimensions are those of values"});
+                                           "whose trailing dimensions match values"});
   };
   const at::Tensor& values = slices.values;
   const at::Tensor& indices = slices.indices;

@@ -11,44 +11,44 @@
 
 namespace lockstep {
 
-/// Where in its distributed dataset a batch comes from, so that workers notice when they train on different ones.
+/// The origin of a batch in its distributed dataset, so that workers notice if they train on different ones.
 struct BatchPlace {
-  std::int64_t pass = -1;
+  std::int64_t pass = -1;  ///< the number of the pass; -1: unknown
   std::int64_t step = -1;  ///< counted from 1; -1: unknown
 };
 
-/// What a distributed dataset of several workers knows about the batches of one step.
+/// Row counts of one step's batches, known to a distributed dataset of several workers.
 struct BatchRows {
   std::int64_t all = -1;  ///< rows of all replicas of all workers; -1: unknown
   std::int64_t here = 0;  ///< rows of this worker's replicas
   bool has_empty = true;  ///< some replica of some worker has no rows
-  BatchPlace place = {};
+  BatchPlace place = {};  ///< where the batch comes from
 };
 
-/// One possibly different component per local replica: what a distributed dataset yields and what `run` returns.
+/// One possibly different component per local replica: the elements of a distributed dataset and the results of `run`.
 ///
 ///     PerReplica<Tensor> losses = strategy.run(step, batch);
 ///     losses[0];                         // the component of local replica 0
 ///     auto means = losses.map([](const Tensor& t) { return t.mean(); });
 ///     auto [loss, hits] = strategy.run(pair_step, batch);  // PerReplica of each part
 ///
-/// It is usable as one `T` inside a replica (its own component), when there is only one component, and when all are the
-/// same variable; anywhere else that is an InvalidArgument.
+/// It converts to one `T` inside a replica (its own component), if there is only one component, and if all are the same
+/// variable; anywhere else that is an InvalidArgument.
 template <class T>
 class PerReplica : public DistributedValues<PerReplica, T> {
  public:
-  static constexpr const char* kKind = "PerReplica";
+  static constexpr const char* kKind = "PerReplica";  ///< its name in messages
   using DistributedValues<PerReplica, T>::DistributedValues;
 
-  /// Travels with the batches of a distributed dataset, so that workers need not count together.
+  /// Sent along with the batches of a distributed dataset, so that workers need not count together.
   const BatchRows& batch_rows() const { return batch_rows_; }
   void set_batch_rows(const BatchRows& rows) { batch_rows_ = rows; }
 
-  /// In a program that stands for several workers: the number of components on all of them; 0: these are all.
+  /// In a program that represents several workers: the number of components on all of them; 0: these are all.
   std::size_t whole_size() const { return whole_size_; }
   void set_whole_size(std::size_t components) { whole_size_ = components; }
 
-  /// Where in the list the component of a local replica is.
+  /// The position of a local replica's component.
   static std::size_t index_of(int replica) { return static_cast<std::size_t>(replica); }
 
  private:
@@ -62,7 +62,7 @@ class PerReplica : public DistributedValues<PerReplica, T> {
     return 0;
   }
 
-  /// Whether all replicas have returned the same variable.
+  /// Whether all replicas returned the same variable.
   bool is_one_variable() const {
     if constexpr (requires(const T& t) { t.synchronization(), t.is_same(t); }) {
       const auto is_same = [&](const T& other) { return other.is_same((*this)[0]); };
@@ -75,21 +75,21 @@ class PerReplica : public DistributedValues<PerReplica, T> {
   std::size_t whole_size_ = 0;
 };
 
-/// One component per local replica, all equal by contract: the result of a reduction, a broadcast, an update. Usable as
-/// one `T` anywhere: the own component inside a replica or update, the first one elsewhere. One that was reduced or
-/// broadcast to devices by name has a component on each of these instead, and knows them; on one device it is a plain
+/// One component per local replica, all equal by contract: the result of a reduction, a broadcast, an update. Converts
+/// to one `T` anywhere: the own component inside a replica or update, the first one elsewhere. A value reduced or
+/// broadcast to named devices has a component on each of these instead, and knows them; on one device it is a plain
 /// value, which all replicas see.
 template <class T>
 class Mirrored : public DistributedValues<Mirrored, T> {
  public:
-  static constexpr const char* kKind = "Mirrored";
+  static constexpr const char* kKind = "Mirrored";  ///< its name in messages
   using DistributedValues<Mirrored, T>::DistributedValues;
 
   /// The devices of the components; null: component k is on the device of local replica k.
   const std::shared_ptr<const Placement>& placement() const { return placement_; }
   void set_placement(std::shared_ptr<const Placement> placement) { placement_ = std::move(placement); }
 
-  /// Where in the list the component on a local replica's device is; InvalidArgument if it has none there.
+  /// The position of the component on a local replica's device; InvalidArgument if there is none.
   std::size_t index_of(int replica) const {
     const std::size_t found = find(replica);
     if (placement_ && found == this->size()) detail::throw_not_placed(*placement_, replica);
@@ -99,7 +99,7 @@ class Mirrored : public DistributedValues<Mirrored, T> {
  private:
   friend DistributedValues<Mirrored, T>;
 
-  /// The number of components or more: there is none.
+  /// Returns at least the number of components if there is none.
   std::size_t find(int replica) const {
     return placement_ ? placement_->component_of(replica) : static_cast<std::size_t>(replica);
   }

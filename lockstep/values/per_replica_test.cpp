@@ -80,7 +80,7 @@ TEST(PerReplica, ComponentsOfATemporaryOutliveIt) {
   EXPECT_EQ(own, text);
 }
 
-/// Notices where a value would be read after its end.
+/// Detects reads of a value after its lifetime.
 struct Watched {
   explicit Watched(int its_value) : value(its_value) {}
   Watched(const Watched& other) : value(other.value), copies(other.copies + 1) {}
@@ -110,7 +110,7 @@ void expect_conversions_that_do_not_dangle() {
   static_assert(std::is_assignable_v<Watched&, Value> && std::is_assignable_v<Watched&, const Value&>);
   static_assert(std::is_same_v<decltype(std::declval<const Value&>().operator Watched()), Watched>);
   static_assert(!std::is_convertible_v<const Value&, Watched&> && !std::is_convertible_v<Value&, Watched&>);
-  // What cannot be copied is taken only from a temporary.
+  // A type that cannot be copied is taken only from a temporary.
   static_assert(std::is_convertible_v<Kind<std::unique_ptr<int>>, std::unique_ptr<int>>);
   static_assert(!std::is_convertible_v<const Kind<std::unique_ptr<int>>&, std::unique_ptr<int>>);
 }

@@ -18,7 +18,7 @@ constexpr int64_t kEdge = 3;               // rows shown at either end of a summ
 constexpr std::size_t kLineWidth = 75;
 constexpr int64_t kDots = -1;
 
-/// How an array is laid out: with commas over many lines (repr), or with blanks on one (str).
+/// The layout of an array: with commas over many lines (repr), or with blanks on one (str).
 struct Layout {
   std::string separator;
   bool one_line;
@@ -39,7 +39,7 @@ class ArrayWriter {
   std::string write() { return write_axis(0, layout_.indent, layout_.width); }
 
  private:
-  /// The indices to show along an axis, with kDots for what is left out.
+  /// The indices to show along an axis, with kDots for omitted ones.
   std::vector<int64_t> shown(std::size_t axis) const {
     const int64_t length = shape_[axis];
     std::vector<int64_t> indices;
@@ -105,7 +105,7 @@ class ArrayWriter {
   std::size_t next_ = 0;
 };
 
-/// Values that can be read here: dense, in the memory of the host, without history.
+/// Values readable here: dense, in host memory, without history.
 at::Tensor readable(const at::Tensor& tensor) {
   at::Tensor plain = tensor.detach();
   if (plain.layout() != at::kStrided) plain = plain.to_dense();

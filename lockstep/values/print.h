@@ -6,15 +6,14 @@
 
 #include "lockstep/base/export.h"
 
-// Tensors as text, the way numpy writes arrays: users of Python read it at a glance, and values from Python
-// can be compared as text.
+// Tensors as text in numpy's format: familiar to Python users, and comparable with values from Python.
 namespace lockstep {
 
-/// What numpy's repr prints: "1.0", "3", "True", "array([1, 2])", "array([1., 2.], dtype=float32)". Beyond 1000
-/// elements the middle is left out.
+/// The output of numpy's repr: "1.0", "3", "True", "array([1, 2])", "array([1., 2.], dtype=float32)". Beyond 1000
+/// elements the middle is omitted.
 LOCKSTEP_EXPORT std::string numpy_repr(const at::Tensor& tensor);
 
-/// What numpy's str prints, on one line: "1.0", "[1 2]", "[[1. 2.] [3. 4.]]".
+/// The output of numpy's str, on one line: "1.0", "[1 2]", "[[1. 2.] [3. 4.]]".
 LOCKSTEP_EXPORT std::string numpy_str(const at::Tensor& tensor);
 
 /// "()", "(2,)", "(2, 3)".

@@ -19,9 +19,9 @@ namespace {
 
 constexpr int kMaxFraction = 8;          // numpy's default precision
 constexpr double kMinFixed = 1e-4;       // arrays with smaller numbers use exponents,
-constexpr double kMaxFixedRatio = 1000;  // and where magnitudes differ by more than this
+constexpr double kMaxFixedRatio = 1000;  // and if magnitudes differ by more than this
 
-/// From here on arrays use exponents: where not every integer has its own number any more.
+/// From here on arrays use exponents: not every integer is representable any more.
 double max_fixed(at::ScalarType dtype) {
   switch (dtype) {
     case at::kBFloat16: return 1e2;
@@ -31,14 +31,14 @@ double max_fixed(at::ScalarType dtype) {
   }
 }
 
-/// A floating number, with what it takes to find the fewest digits that give it back in its own type.
+/// A floating number, with the data to find the fewest digits that round-trip in its own type.
 struct Real {
   double value;
-  double brief;  // a number of fewer digits that is the same in a 16-bit type
+  double brief;  // a number with fewer digits that is equal in a 16-bit type
   bool single;   // it came from a float32
 };
 
-/// The number with the fewest decimal digits that is `value` in a 16-bit type.
+/// The number with the fewest decimal digits that equals `value` in a 16-bit type.
 template <class Small>
 double fewest_digits(double value) {
   const auto rounded = [](double x) { return static_cast<float>(c10::convert<Small>(static_cast<float>(x))); };
@@ -71,7 +71,7 @@ std::string chars(const Real& real, std::chars_format format, std::optional<int>
   return {begin, result.ptr};
 }
 
-/// A number cut into what stands left of the point, right of it (without trailing zeros) and in the exponent ("+05").
+/// A number split into the digits before the point, after it (without trailing zeros) and the exponent ("+05").
 struct Digits {
   std::string whole, fraction, exponent;
 };
@@ -118,7 +118,7 @@ bool needs_exponents(const std::vector<Real>& reals, at::ScalarType dtype) {
   return largest > 0 && (largest >= max_fixed(dtype) || smallest < min_fixed || largest / smallest > kMaxFixedRatio);
 }
 
-/// All with as many digits as the longest needs: blanks fill a fixed fraction, further digits one with an exponent.
+/// All with as many digits as the longest: blanks pad a fixed fraction, zeros one with an exponent.
 std::vector<std::string> real_texts(const std::vector<Real>& reals, at::ScalarType dtype) {
   const bool exponents = needs_exponents(reals, dtype);
   const auto format = exponents ? std::chars_format::scientific : std::chars_format::fixed;
@@ -174,7 +174,7 @@ std::vector<std::string> element_texts(const std::vector<at::Scalar>& elements, 
   std::vector<std::string> texts;
   texts.reserve(elements.size());
   for (const at::Scalar& element : elements) texts.push_back(scalar_text(element, dtype));
-  if (dtype == at::kBool) texts.push_back("False");  // numpy leaves room for it, present or not
+  if (dtype == at::kBool) texts.push_back("False");  // numpy reserves space for it, present or not
   align_right(texts);
   texts.resize(elements.size());
   return texts;

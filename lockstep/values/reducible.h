@@ -14,11 +14,11 @@
 #include "lockstep/values/indexed_slices.h"
 #include "lockstep/values/structure.h"
 
-// What reductions act on. A structure is taken apart into tensors and sparse rows, these are reduced one by one, and a
-// structure of the same type is put together from the results. Plain numbers travel as tensors without dimensions.
+// The values that reductions accept. A structure is split into tensors and sparse rows, these are reduced one by one,
+// and a structure of the same type is built from the results. Plain numbers are sent as tensors without dimensions.
 namespace lockstep {
 
-using ReducibleLeaf = std::variant<at::Tensor, IndexedSlices>;
+using ReducibleLeaf = std::variant<at::Tensor, IndexedSlices>;  ///< what can be reduced: a tensor or sparse rows
 
 namespace detail {
 
@@ -26,10 +26,10 @@ LOCKSTEP_EXPORT at::Tensor tensor_of_number(int64_t value);
 LOCKSTEP_EXPORT at::Tensor tensor_of_number(double value);
 LOCKSTEP_EXPORT at::Tensor tensor_of_number(float value);
 
-/// Why leaves travel, for messages.
+/// Why leaves are sent, for messages.
 enum class LeafPurpose { Reduce, Broadcast, Gather };
 
-/// The range of an integral leaf type, for checking what comes back.
+/// The range of an integral leaf type, for checking results.
 struct IntegerRange {
   const char* type;
   int64_t min;
@@ -79,7 +79,7 @@ void from_reducible(ReducibleLeaf&& reduced, T& leaf, const Path& path, LeafPurp
       const std::string type = type_name<T>();
       IntegerRange range{type.c_str(), static_cast<int64_t>(Limits::min()), Limits::max(), purpose};
       if (purpose == LeafPurpose::Gather)
-        range.min = std::numeric_limits<int64_t>::min();  // it left here with these bits
+        range.min = std::numeric_limits<int64_t>::min();  // it was sent with these bits
       leaf = static_cast<T>(integer_of_tensor(*tensor, range, path));
     } else {
       throw_not_reducible(type_name<T>(), path, purpose);
@@ -90,7 +90,7 @@ void from_reducible(ReducibleLeaf&& reduced, T& leaf, const Path& path, LeafPurp
 }  // namespace detail
 
 /// The leaves of `s` from left to right. Numbers become CPU tensors without dimensions: bool and integers int64, float
-/// float32, double float64. InvalidArgument names the first leaf that is none of these.
+/// float32, double float64. InvalidArgument names the first leaf of any other kind.
 template <class S>
 std::vector<ReducibleLeaf> flatten_reducible(const S& s, detail::LeafPurpose purpose = detail::LeafPurpose::Reduce) {
   std::vector<ReducibleLeaf> leaves;
@@ -100,7 +100,7 @@ std::vector<ReducibleLeaf> flatten_reducible(const S& s, detail::LeafPurpose pur
 }
 
 /// A structure like `like` with the reduced leaves in place of its own. Numbers are converted back; one that does not
-/// fit its type (the mean of integers that is not an integer, a sum out of range) is an InvalidArgument.
+/// fit its type (a fractional mean of integers, a sum out of range) is an InvalidArgument.
 template <class S>
 S unflatten_reducible(const S& like, std::vector<ReducibleLeaf> leaves,
                       detail::LeafPurpose purpose = detail::LeafPurpose::Reduce) {

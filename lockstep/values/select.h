@@ -3,7 +3,7 @@
 #include "lockstep/values/per_replica.h"
 #include "lockstep/values/structure.h"
 
-// What one replica gets to see of an argument: its own component of every distributed value, everything else as it is.
+// One replica's view of an argument: its own component of every distributed value, everything else unchanged.
 namespace lockstep {
 
 namespace detail {
@@ -13,7 +13,7 @@ concept SelectsItself = requires(const T& t) {
   StructureTraits<T>::select(t, 0);
 };
 
-/// Whether T, or what a standard container T holds at any depth, satisfies `Is`.
+/// Whether T, or an element of a standard container T at any depth, satisfies `Is`.
 template <template <class> class Is, class T>
 struct Contains : Is<T> {};
 template <template <class> class Is, class... T>
@@ -37,14 +37,13 @@ struct IsOrHoldsDistributed : std::bool_constant<is_distributed_v<T> || SelectsI
 }  // namespace detail
 
 /// Whether `select_component` changes an A: it is a distributed value, a standard container of some at any depth, or a
-/// structure type that declares that it can hold them. Fields of aggregates are not searched: their types are fixed.
+/// structure type that declares that it can contain them. Fields of aggregates are not searched: their types are fixed.
 template <class A>
 inline constexpr bool contains_distributed_v =
     detail::Contains<detail::IsOrHoldsDistributed, std::remove_cvref_t<A>>::value;
 
-/// Component k of `a`: `const T&` of a PerReplica<T> or Mirrored<T>; a container rebuilt with components in place of
-/// the distributed values it holds; anything else is `a` itself, by reference. InvalidArgument if there is no component
-/// k.
+/// Component k of `a`: `const T&` for a PerReplica<T> or Mirrored<T>; a container is rebuilt with components in place
+/// of its distributed values; anything else is `a` itself, by reference. InvalidArgument if there is no component k.
 ///
 ///     select_component(std::pair{PerReplica<int>({1, 2}), 10}, 1);  // pair{2, 10}
 template <class A>
@@ -78,8 +77,8 @@ decltype(auto) select_component(const A& a, int k) {
     return (a);
 }
 
-/// Calls `f(kind, components)` for every distributed value that `a` holds, with its kind in words: "PerReplica"; and
-/// `f(kind, components, placement)` for a Mirrored on devices of its own.
+/// Calls `f(kind, components)` for every distributed value in `a`, with the name of its kind: "PerReplica"; and
+/// `f(kind, components, placement)` for a Mirrored on named devices.
 template <class A, class F>
 void for_each_distributed([[maybe_unused]] const A& a, [[maybe_unused]] F& f) {
   using enum detail::StructureKind;

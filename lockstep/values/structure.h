@@ -19,16 +19,16 @@
 #include "lockstep/values/distributed_fwd.h"
 #include "lockstep/values/type_name.h"
 
-// Structures: values that hold other values, to any depth. A structure is a std::tuple, pair, vector, array, map,
+// Structures: values that contain other values, to any depth. A structure is a std::tuple, pair, vector, array, map,
 // unordered_map or optional, a plain aggregate (`struct Digits { Tensor image, label; }`), or a type with a
 // `StructureTraits`. Everything else is a leaf: tensors, IndexedSlices, numbers, strings, PerReplica, Mirrored and
 // aggregates that cannot be copied or taken apart (base classes, C arrays, more than 24 fields).
 //
-// Leaves are visited from left to right, those of maps in the order of their keys.
+// Leaves are visited from left to right, in maps in the order of their keys.
 namespace lockstep {
 
-/// Where a value lies within a structure, as a chain of steps that lives on the stack of the visit. It costs nothing
-/// until somebody asks for its text: "[1]['image']"; the top of a structure is "".
+/// The place of a value within a structure, as a chain of steps on the stack of the visit. It costs nothing until its
+/// text is needed: "[1]['image']"; the top of a structure is "".
 class Path {
  public:
   Path() = default;
@@ -36,6 +36,7 @@ class Path {
   template <class Key>
   Path(const Path& parent, const Key* key) : parent_(&parent), key_(key), write_key_(&write_key<Key>) {}
 
+  /// The path as text.
   std::string string() const {
     if (!parent_) return "";
     return parent_->string() + (key_ ? write_key_(key_) : str('[', index_, ']'));
@@ -58,7 +59,7 @@ class Path {
   std::string (*write_key_)(const void*) = nullptr;
 };
 
-/// Teaches Lockstep a structure of your own. A specialisation has
+/// Makes your own type a structure. A specialisation has
 ///
 ///     template <> struct lockstep::StructureTraits<Tree> {
 ///       // f(path, leaf) for each leaf
@@ -74,7 +75,7 @@ class Path {
 template <class T>
 struct StructureTraits;
 
-/// Specialise to true for an aggregate that should travel as one piece.
+/// Specialise to true for an aggregate that should be treated as one leaf.
 template <class T>
 inline constexpr bool treat_as_leaf_v = false;
 
@@ -190,7 +191,7 @@ void visit_leaves(S& s, const Path& path, F& f) {
   }
 }
 
-/// Whether a function object wants structures of type S whole, as if they were leaves.
+/// Whether a function object takes structures of type S whole, as if they were leaves.
 template <class F, class S>
 concept TakesWhole = requires {
   requires F::template takes_whole<S>;
@@ -290,7 +291,7 @@ std::string describe(const S& s) {
 
 }  // namespace detail
 
-/// Whether S holds other values; a leaf does not.
+/// Whether S contains other values; a leaf does not.
 template <class S>
 inline constexpr bool is_structure_v = detail::kind_v<std::remove_reference_t<S>> != detail::StructureKind::Leaf;
 
@@ -303,7 +304,7 @@ void for_each_leaf(S&& s, F&& f) {
   detail::visit_leaves(s, Path(), without_path);
 }
 
-/// As for_each_leaf, with the place of each leaf in front: "[1]", "['image']", "[0][2]", "" when `s` is itself a leaf.
+/// As for_each_leaf, preceded by the place of each leaf: "[1]", "['image']", "[0][2]", "" if `s` is itself a leaf.
 /// Fields of aggregates are numbered.
 template <class S, class F>
 void for_each_leaf_with_path(S&& s, F&& f) {
@@ -346,7 +347,7 @@ bool same_children(const S& a, const S& b) {
 
 }  // namespace detail
 
-/// Whether two values of one type have the same lengths, keys and presence all the way down. Cheap: no texts are made.
+/// Whether two values of one type have the same lengths, keys and presence all the way down. Cheap: makes no texts.
 template <class S>
 bool same_structure(const S& a, const S& b) {
   using enum detail::StructureKind;

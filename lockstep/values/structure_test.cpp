@@ -9,13 +9,13 @@
 
 namespace lockstep {
 
-// Outside of the anonymous namespace, so that their names are as a user's would be.
+// Outside of the anonymous namespace, so that their names look like a user's.
 struct TestPoint {
   int x;
   double y;
 };
 
-/// A list that users wrote themselves, to see that a specialised StructureTraits is all it takes.
+/// A user-defined list, to show that a StructureTraits specialisation is sufficient.
 struct TestChain {
   explicit TestChain(std::vector<int> links) : links_(std::move(links)) {}
   std::vector<int> links_;
@@ -167,7 +167,7 @@ TEST(Structure, MapsAreVisitedInTheOrderOfTheirKeys) {
   const std::map<int, int> numbered{{-2, 1}, {10, 2}, {9, 3}};
   EXPECT_EQ(paths_of(named), (Texts{"['a']", "['b']", "['c']"}));
   EXPECT_EQ(paths_of(numbered), (Texts{"[-2]", "[9]", "[10]"}));
-  enum class Side { Left, Right };  // which cannot be printed
+  enum class Side { Left, Right };  // cannot be printed
   EXPECT_EQ(paths_of(std::map<Side, int>{{Side::Left, 1}, {Side::Right, 2}}), (Texts{"[...]", "[...]"}));
 }
 

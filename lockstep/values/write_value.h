@@ -17,8 +17,8 @@ namespace lockstep {
 /// "Tensor([1. 2.], shape=(2,), dtype=float32)", on one line.
 LOCKSTEP_EXPORT void write_value(std::ostream& out, const at::Tensor& tensor);
 
-/// Prints any value as people read it: tensors on one line, strings 'quoted', structures with all their leaves,
-/// other types with their own `<<` if they have one, with their type's name if not.
+/// Prints any value for people: tensors on one line, strings 'quoted', structures with all their leaves, other types
+/// with their own `<<` if they have one, otherwise with their type's name.
 template <class T>
 void write_value(std::ostream& out, const T& value);
 

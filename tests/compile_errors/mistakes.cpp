@@ -74,7 +74,7 @@ void mistakes(ls::MirroredStrategy& strategy, ls::MirroredModule<Net> model,
   // error: LibTorch's optimizers and functions do not take a mirrored model: write strategy.make_optimizer
   torch::optim::SGD plain(model, 0.1);
 
-  // error: an optimizer of Lockstep is no torch::optim::Optimizer: for a schedule call optimizer.set_learning_rate(rate)
+  // error: an optimizer of Lockstep is not a torch::optim::Optimizer: for a schedule call optimizer.set_learning_rate(rate)
   torch::optim::StepLR schedule(optimizer, 30, 0.1);
   // error: distribute takes an ls::data::Dataset
   auto distributed = strategy.distribute(std::vector<torch::Tensor>());

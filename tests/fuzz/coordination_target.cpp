@@ -1,5 +1,5 @@
-// Hostile bytes at the coordination port: a chief with two members and no network hears what the input says. The input is
-// a list of records, each of two bytes (what to do, and a length) and as many bytes as the length says:
+// Hostile bytes at the coordination port: a chief with two members and no network receives the input, a list of
+// records: two bytes (the action, and a length) followed by as many bytes:
 //
 //   0 a stranger's bytes | 1 a message of member 1, to which its token is added | 2 details with a proof that is right
 //   3 time passes
@@ -39,7 +39,7 @@ class Desk : public Outbox {
     if (message.has_challenge()) nonces_[connection] = message.challenge().nonce();
     fuzz_check(message.ByteSizeLong() < 2 * kMaxMessage, "answers fit into a message");
     if (message.has_fault())
-      fuzz_check(!error_from(message.fault()).text().help.empty() || from_member_, "errors say what helps");
+      fuzz_check(!error_from(message.fault()).text().help.empty() || from_member_, "errors have help");
   }
   void close(std::uint64_t connection) override { closed_.insert(connection); }
 
@@ -54,8 +54,8 @@ class Desk : public Outbox {
 
   void check() const {
     for (const auto& [connection, token] : tokens_)
-      fuzz_check(connection < kFirstStranger, "nobody is let in without the key, nor in a member's place");
-    fuzz_check(!closed_.contains(kMember0), "strangers and one member do not end another one's session");
+      fuzz_check(connection < kFirstStranger, "no connection is admitted without the key, nor in a member's place");
+    fuzz_check(!closed_.contains(kMember0), "strangers and one member do not end another's session");
     fuzz_check(chief_.members(Presence::Here).size() <= 2, "there are no more members than places");
   }
 
@@ -70,7 +70,7 @@ class Desk : public Outbox {
     message.ParsePartialFromString(bytes);
     message.set_token(tokens_[connection]);
     message.set_generation(chief_.generation());
-    from_member_ = true;  // what a member reports goes out as it is
+    from_member_ = true;  // a member's report is passed on unchanged
     chief_.received(connection, message.SerializeAsString(), now_);
   }
 

@@ -13,7 +13,7 @@ namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-// What is found at each place of a file.
+// The contents of a file at each place.
 struct Found {
   Rows rows;
   std::vector<std::size_t> failed;  // the numbers of the records that failed
@@ -22,7 +22,7 @@ struct Found {
   bool operator==(const Found&) const = default;
 };
 
-// All records as text, read through a buffer of this size; what is broken is passed over.
+// All records as text, read through a buffer of this size; broken ones are skipped.
 Found read(std::string_view text, CsvOptions options, std::size_t buffer) {
   Found found;
   std::optional<CsvReader> reader;
@@ -77,7 +77,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const CsvOptions plain{.header = false};
   const Found again = read(written(found.rows), plain, 64);
   fuzz_check(again.rows == found.rows && again.failed.empty() && again.reached_end, "records can be written and read");
-  // Values of other types; which errors there are does not matter.
+  // Values of other types; which errors occur does not matter.
   options.columns = {
       {.type = CsvType::Int32, .default_value = "1"}, {CsvType::Float32}, {CsvType::Float64}, {CsvType::Int64}};
   read(text, options, 64);

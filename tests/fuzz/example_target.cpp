@@ -24,14 +24,14 @@ const ExampleParser& parser() {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // A copy of the exact size, so that a sanitizer sees each byte too many.
+  // A copy of the exact size, so that a sanitizer detects every byte too many.
   const std::vector<char> exact(data, data + size);
   const std::string_view record(exact.data(), exact.size());
   bool readable = true;
   try {
     const Example example = read_example(record);
     const std::string written = write_example(example);
-    // By the bytes and not by the values, among which may be NaN.
+    // By the bytes rather than the values, which may include NaN.
     fuzz_check(write_example(read_example(written)) == written, "what was written can be read");
   } catch (const Error&) {
     readable = false;
@@ -54,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const DataLoss&) {
     fuzz_check(!readable, "a record that can be read whole can be read in part");
   } catch (const InvalidArgument&) {
-    // Another type or number of values than asked for.
+    // Another type or number of values than requested.
   }
   return 0;
 }

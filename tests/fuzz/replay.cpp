@@ -1,4 +1,4 @@
-// Runs a fuzz target over the files of its corpus, without a fuzzer: what was found once stays found.
+// Runs a fuzz target over the files of its corpus, without a fuzzer: earlier findings stay fixed.
 //
 //   replay CORPUS
 
@@ -41,7 +41,7 @@ int main(int count, char** arguments) {
     std::vector<char> input = content_of(file);
     run(input);
     ++runs;
-    // Every prefix, and every byte changed a little: the neighbours of what is known.
+    // Every prefix, and every byte changed a little: the neighbours of known inputs.
     const std::size_t most = std::min<std::size_t>(input.size(), 600);
     for (std::size_t i = 0; i < most; ++i) {
       run({input.begin(), input.begin() + static_cast<std::ptrdiff_t>(i)});

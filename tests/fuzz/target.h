@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-/// Ends the program if a promise does not hold: that is how a fuzzer notices.
+/// Ends the program if a promise is broken: that is how a fuzzer notices.
 inline void fuzz_check(bool holds, const char* promise) {
   if (holds) return;
   std::fprintf(stderr, "broken promise: %s\n", promise);

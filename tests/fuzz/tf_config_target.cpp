@@ -11,13 +11,13 @@ using namespace lockstep;
 
 namespace {
 
-/// Runs `call`. Text that is refused is an Error; anything else that is thrown is a finding.
+/// Runs `call`. Rejected text is an Error; any other exception is a finding.
 template <class Call>
 void try_out(Call&& call) {
   try {
     call();
   } catch (const Error& error) {
-    fuzz_check(!error.text().what.empty() && !error.text().help.empty(), "errors say what is wrong and what helps");
+    fuzz_check(!error.text().what.empty() && !error.text().help.empty(), "errors have a description and help");
   }
 }
 

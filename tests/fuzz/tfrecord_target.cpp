@@ -9,7 +9,7 @@ using namespace lockstep::data;
 
 namespace {
 
-// Reads to the end or to the first error; the two ways through a file must agree on how many records there are.
+// Reads to the end or to the first error; both ways through a file must find the same number of records.
 void read(std::string_view bytes, Compression compression, OnDamage on_damage, std::size_t buffer) {
   const TFRecordOptions options{
       .compression = compression, .on_damage = on_damage, .max_record_bytes = 1 << 16, .buffer_bytes = buffer};

@@ -5,8 +5,8 @@
 
 #include "tests/golden/case.h"
 
-// How the cases of each area are run. A runner does what the case says, through the public interface only, and returns
-// what came of it in the form of the case's `expect`; errors that end the case are thrown.
+// How the cases of each area are run. A runner executes the case through the public interface only, and returns the
+// outcome in the form of the case's `expect`; errors that end the case are thrown.
 namespace lockstep::golden {
 
 json run_all_gather(const Case& given);

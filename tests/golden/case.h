@@ -11,18 +11,18 @@ namespace lockstep::golden {
 
 using nlohmann::json;
 
-/// A case has a form that this program does not understand: a failure of the test, whatever the case expects.
+/// A case has a form unknown to this program: a failure of the test, whatever the case expects.
 struct UnknownForm : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Throws UnknownForm if `object` is no object or has a key that is none of `known`.
+/// Throws UnknownForm if `object` is not an object or has a key that is not in `known`.
 void allow_only(const json& object, std::initializer_list<const char*> known, const std::string& what);
 
-/// `text` is none of the values that `what` can have.
+/// `text` is not one of the values of `what`.
 [[noreturn]] void unknown_value(const std::string& what, const json& value);
 
-/// One case of the golden data: inputs, and what TensorFlow 2.20 made of them.
+/// One case of the golden data: inputs, and TensorFlow 2.20's results.
 struct Case {
   json data;
 
@@ -44,12 +44,12 @@ struct Case {
   void allow_inputs(std::initializer_list<const char*> known) const;
 };
 
-/// A file in the folder that LOCKSTEP_GOLDEN_DIR names, else in the project's test data.
+/// A file in the folder named by LOCKSTEP_GOLDEN_DIR, otherwise in the project's test data.
 std::filesystem::path golden_file(const std::string& name);
 
 std::vector<Case> read_cases(const std::filesystem::path& file);
 
-/// The ids as names that GoogleTest can filter by, each one once.
+/// The ids as names for GoogleTest's filter, all different.
 std::vector<std::string> test_names(const std::vector<Case>& cases);
 
 }  // namespace lockstep::golden

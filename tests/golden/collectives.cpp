@@ -2,11 +2,11 @@
 #include "tests/golden/session.h"
 #include "tests/golden/typed.h"
 
-// Areas all_reduce, all_gather and gather: replicas bring their values together themselves, or are asked for them.
+// Areas all_reduce, all_gather and gather: replicas combine their values themselves, or are asked for them.
 namespace lockstep::golden {
 namespace {
 
-/// Every replica gets its value and calls `collective` with it; what each of them has then.
+/// Every replica gets its value and calls `collective` with it; returns the results of all.
 template <class F>
 json in_every_replica(Strategy& strategy, const json& value, F&& collective) {
   Reader reader;
@@ -17,7 +17,7 @@ json in_every_replica(Strategy& strategy, const json& value, F&& collective) {
       });
 }
 
-/// The gradient of the sum over elements of coefficient * collective(x), which each replica takes of its own x.
+/// The gradient of the sum over elements of coefficient * collective(x), computed by each replica for its own x.
 template <class F>
 json gradients_in_every_replica(Strategy& strategy, const Case& given, F&& collective) {
   Reader reader;

@@ -6,7 +6,7 @@
 #include "tests/golden/areas.h"
 #include "tests/golden/session.h"
 
-// Area context: which context a thread is in, and what may be called there.
+// Area context: a thread's context, and which calls it allows.
 namespace lockstep::golden {
 namespace {
 
@@ -32,7 +32,7 @@ class Asked {
         v_(mirrored_two(strategy_)),
         updated_(mirrored_two(strategy_)) {}
 
-  /// Enters the context, asks there, and returns the answer; where several ask, the last one's.
+  /// Enters the context, queries there, and returns the answer; if several answer, the last one's.
   json answer() {
     const json& where = given_["where"];
     json result;
@@ -87,7 +87,7 @@ class Asked {
             {"update_replica_id", cross && current_component() >= 0 ? json(current_component()) : json()}};
   }
 
-  /// The replica context that is current, or replica 0's where there is none.
+  /// The current replica context, or replica 0's if there is none.
   ReplicaContext& replica() {
     return in_cross_replica_context() ? strategy_.replica_context(0) : get_replica_context();
   }

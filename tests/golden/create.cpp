@@ -1,11 +1,11 @@
 #include "tests/golden/areas.h"
 #include "tests/golden/session.h"
 
-// Area create: what a variable is like when it is new.
+// Area create: the properties of new variables.
 namespace lockstep::golden {
 namespace {
 
-/// TensorFlow's class for a variable like this.
+/// TensorFlow's class for such a variable.
 std::string kind_of(const Variable& variable) {
   if (!variable.is_distributed()) return "Variable";
   return variable.synchronization() == Synchronization::OnRead ? "SyncOnReadVariable" : "MirroredVariable";

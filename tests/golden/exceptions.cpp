@@ -10,14 +10,15 @@
 namespace lockstep::golden {
 namespace {
 
-// What "meaningless" rests on: these programs do not compile.
-static_assert(!std::is_constructible_v<Destinations, std::vector<std::string>>, "a list of devices is no destination");
+// The basis of "meaningless": these programs do not compile.
+static_assert(!std::is_constructible_v<Destinations, std::vector<std::string>>,
+              "a list of devices is not a destination");
 static_assert(!std::is_default_constructible_v<Destinations> && !std::is_constructible_v<Destinations, std::nullopt_t>,
-              "nothing is no destination");
+              "nothing is not a destination");
 
 struct Rule {
   Exception::Kind kind;
-  const char* quirk;  ///< none: of cases that are no quirks
+  const char* quirk;  ///< none: cases that are not quirks
   const char* reason;
   bool (*applies)(const Case&);
   std::optional<json> (*ours)(const Case&);
@@ -27,7 +28,7 @@ bool expects_error(const Case& given) { return given.expect().contains("error");
 
 ReduceOp op_of(const Case& given) { return parse_reduce_op(given["reduce_op"].get<std::string>()); }
 
-/// A result where the case wants it: a Mirrored on several devices, plain on one.
+/// A result in the place the case wants: a Mirrored on several devices, plain on one.
 Nest delivered(const Nest& value, const Case& given) {
   const json destinations = given.data.value("destinations", json("first"));
   if (given.replicas() == 1 || destinations == "first" || destinations == "last") return value;
@@ -118,7 +119,7 @@ bool holds_integers(const json& value) {
   return any;
 }
 
-/// The data marks Q32 for signed integers only; the rule is one for all.
+/// The data marks Q32 for signed integers only; the rule is the same for all.
 bool is_integer_mean_of_one_replica(const Case& given) {
   if (!is_reduction(given) || expects_error(given) || given.replicas() != 1 || op_of(given) != ReduceOp::Mean)
     return false;

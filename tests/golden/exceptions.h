@@ -5,8 +5,8 @@
 
 #include "tests/golden/case.h"
 
-// The cases in which Lockstep is not held to what TensorFlow did, each kind with its reason. They are told by their
-// fields, never by their ids.
+// The cases in which Lockstep deliberately differs from TensorFlow, each kind with its reason. They are recognized by
+// their fields, never by their ids.
 namespace lockstep::golden {
 
 struct Exception {
@@ -18,7 +18,7 @@ struct Exception {
 
   Kind kind;
   std::string reason;
-  /// What is expected instead; nothing: the case cannot be run.
+  /// The expected result instead; nothing: the case cannot be run.
   std::optional<json> expect;
 };
 

@@ -94,7 +94,7 @@ bool same_tensor(const json& expected, const json& got) {
   return same_elements(read_tensor(expected), read_tensor(got));
 }
 
-/// Whether a distributed value stands for one plain value: it has one component, or a PerReplica's are all equal.
+/// Whether a distributed value represents one plain value: it has one component, or a PerReplica's are all equal.
 bool stands_for(const json& expected, const json& got) {
   const json components = got.begin().value();
   if (components.empty() || (got.contains("mirrored") && components.size() > 1)) return false;

@@ -27,10 +27,10 @@ bool is_tensor(const json& value);
 at::Tensor read_tensor(const json& value);
 IndexedSlices read_slices(const json& value);
 
-/// Reads values of one case. What the case calls the same object is the same object in all values of one reader.
+/// Reads values of one case. Equally named objects of the case are the same object in all values of one reader.
 class Reader {
  public:
-  /// Reads a form that only one area knows; none for all others.
+  /// Reads a form that only one area uses; none for all others.
   using Special = std::function<std::optional<Nest>(const json&)>;
 
   explicit Reader(Special special = {}) : special_(std::move(special)) {}
@@ -38,7 +38,7 @@ class Reader {
   /// Tensors, slices, literals, strings, objects, None, nests, distributed values and shared tensors.
   Nest nest(const json& value);
 
-  /// What each of `replicas` replicas gets: its component of a distributed value, the one object otherwise.
+  /// The value of each of `replicas` replicas: its component of a distributed value, the one object otherwise.
   std::vector<Nest> for_each_replica(const json& value, int replicas);
 
  private:
@@ -58,7 +58,7 @@ inline Nest::Variable nest_variable(const Variable& variable) {
   return result;
 }
 
-/// A C++ value as a Nest; an undefined tensor is None, a variable stands for itself.
+/// A C++ value as a Nest; an undefined tensor is None, a variable represents itself.
 template <class T>
 Nest to_nest(const T& value) {
   if constexpr (is_distributed_v<T>) {
@@ -90,16 +90,16 @@ json write_each(const T& values) {
   return written;
 }
 
-/// The value of a Nest; UnknownForm if the case has something else there. (Nest's own `as` throws an error of
-/// Lockstep's, which could be taken for the one that a case expects.)
+/// The value of a Nest; UnknownForm if the case has something else there. (Nest's own `as` throws one of Lockstep's
+/// errors, which could be mistaken for the one that a case expects.)
 template <class T>
 const T& value_as(const Nest& nest) {
   if (!nest.is<T>()) throw UnknownForm("a value that does not belong there: " + brief(write(nest)));
   return nest.as<T>();
 }
 
-/// Nothing if `got` is what the case expects, else the first place where it is not, and how. A distributed value of one
-/// component, and a PerReplica whose components are all equal, count as the plain value that TensorFlow unwraps to.
+/// Nothing if `got` is what the case expects, otherwise the first place that differs, and how. A distributed value of
+/// one component, and a PerReplica whose components are all equal, count as the plain value that TensorFlow unwraps to.
 std::optional<std::string> difference(const json& expected, const json& got, const std::string& path = "");
 
 }  // namespace lockstep::golden

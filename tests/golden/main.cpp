@@ -38,7 +38,7 @@ class Semantics final : public GoldenSet {
     std::optional<Exception> exception;
     try {
       exception = exception_for(given);
-    } catch (const std::exception&) {  // a case that cannot even be looked at fails as a test
+    } catch (const std::exception&) {  // a case that cannot be read fails as a test
     }
     if (!exception) return;
     ++exceptions_[{exception->kind, exception->reason}];
@@ -60,7 +60,7 @@ class Semantics final : public GoldenSet {
                                                           : " meaningless: ")
           << exception.second << '\n';
     }
-    out << "  " << meaningless_ << " of " << plain_ << " cases that are no quirks are meaningless in C++\n";
+    out << "  " << meaningless_ << " of " << plain_ << " cases that are not quirks are meaningless in C++\n";
   }
 
  private:

@@ -37,8 +37,8 @@ constexpr const char* kMerges[] = {"reduce_sum",       "reduce_mean", "return_ar
                                    "constant",         "none",        "count_components", "raise",   "describe_args",
                                    "nested_run_square"};
 
-/// What a merge function makes of its arguments. They arrive as TensorFlow regroups them: what is the same on all
-/// replicas is plain.
+/// The result of a merge function for its arguments. They arrive as TensorFlow regroups them: values that are the same
+/// on all replicas are plain.
 Nest merge(const std::string& name, Strategy& strategy, const Nest& args) {
   if (args.size() == 0) throw UnknownForm("a merge function needs an argument");
   const Nest& value = args[0];
@@ -63,7 +63,7 @@ Nest merge(const std::string& name, Strategy& strategy, const Nest& args) {
   unknown_value("merge function", name);
 }
 
-/// Names are checked before anything runs: a replica may fail before it comes to an unknown one.
+/// Names are checked before anything runs: a replica may fail before it reaches an unknown one.
 std::vector<std::string> read_merges(const json& names) {
   for (const json& name : names) {
     if (std::find(std::begin(kMerges), std::end(kMerges), name) == std::end(kMerges))
@@ -160,7 +160,7 @@ json run_merge_call(const Case& given) {
 
 void compare_events_per_replica(const Case& given, json& expected, json& got) {
   if (!expected.contains("events") || !got.contains("events")) return;
-  // TensorFlow never starts the replicas behind one that fails; here they have started already.
+  // TensorFlow never starts the replicas after one that fails; here they have started already.
   const int raises = given.data.value("raise_in_replica", given.replicas());
   const int compared = std::min(raises + 1, given.replicas());
   expected["events"] = events_per_replica(expected["events"], compared);

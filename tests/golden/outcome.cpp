@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kDeliberate = "deliberate failure";
 
-/// The kind of error that stands for an exception of TensorFlow's.
+/// The kind of error that corresponds to an exception of TensorFlow's.
 std::string kind_of(const std::string& exception) {
   static const std::map<std::string, std::string> kKinds = {
       {"ValueError", "INVALID_ARGUMENT"},

@@ -7,19 +7,18 @@
 #include "lockstep/base/error.h"
 #include "tests/golden/case.h"
 
-// What a call came to: its result, or the error it ended with, in the form of `expect`.
+// The outcome of a call: its result, or the error it ended with, in the form of `expect`.
 namespace lockstep::golden {
 
-/// The exception of a test's own that must come through Lockstep unchanged; ZeroDivisionError in the data.
+/// A test's own exception that must pass through Lockstep unchanged; ZeroDivisionError in the data.
 struct DeliberateFailure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The error that is in flight, {"error": "INVALID_ARGUMENT", "text": ...}; for use in a catch block. Rethrows
-/// UnknownForm.
+/// The current exception, {"error": "INVALID_ARGUMENT", "text": ...}; for use in a catch block. Rethrows UnknownForm.
 json current_error();
 
-/// What `call()` returns, or the error it throws.
+/// The result of `call()`, or the error it throws.
 template <class F>
 json outcome_of(F&& call) {
   try {
@@ -29,7 +28,7 @@ json outcome_of(F&& call) {
   }
 }
 
-/// As `difference` of json_value.h, for an expected error: kinds count, wording does not.
+/// As `difference` of json_value.h, for an expected error: compares the kind, not the wording.
 std::optional<std::string> error_difference(const json& expected, const json& got, const std::string& path);
 
 }  // namespace lockstep::golden

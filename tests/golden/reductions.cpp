@@ -2,7 +2,7 @@
 #include "tests/golden/session.h"
 #include "tests/golden/typed.h"
 
-// Areas reduce, reduce_axis, batch_reduce and broadcast: values of all replicas, brought together from outside.
+// Areas reduce, reduce_axis, batch_reduce and broadcast: values of all replicas, combined from outside.
 namespace lockstep::golden {
 namespace {
 
@@ -15,7 +15,7 @@ Axis read_axis(const json& axis) {
 
 int components_of(const Nest& value) { return value.is_distributed() ? static_cast<int>(value.size()) : 1; }
 
-/// Calls `f` with the value in the type that a program has it in; variables count as values.
+/// Calls `f` with the value in the type that a program would use; variables count as values.
 template <class F>
 Nest map_typed_or_variable(const json& value, Strategy& strategy, F&& f) {
   if (value.contains("variable")) return to_nest(f(make_variable(value.at("variable"), strategy)));
@@ -31,7 +31,7 @@ Nest run_reduce_to(const Case& given, ReduceOp op, Strategy& strategy) {
   const auto reduce_to = [&](const auto& typed) requires requires { extended.reduce_to(op, typed, destinations); }
   { return extended.reduce_to(op, typed, destinations); };
   const Nest result = map_typed_or_variable(value, strategy, reduce_to);
-  // TensorFlow gives a plain value back as it is; here every destination gets it.
+  // TensorFlow returns a plain value unchanged; here every destination gets it.
   const bool is_plain_everywhere = is_tensor(value) && !difference(value, write(Nest::per_replica(result.items())));
   return is_plain_everywhere ? result[0] : result;
 }
@@ -56,7 +56,7 @@ json run_batch_reduce(const Case& given) {
   Strategy& strategy = strategy_for(given);
   StrategyExtended& extended = strategy.extended();
 
-  // A batch is of dense values; sparse ones are reduced each by itself.
+  // A batch has dense values only; sparse ones are reduced one by one.
   std::vector<StrategyExtended::ReducePair> batch;
   std::vector<std::size_t> batch_places;
   std::vector<StrategyExtended::SparseReducePair> sparse;

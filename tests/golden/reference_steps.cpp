@@ -10,7 +10,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// The rules of variables in a few lines, without threads, contexts or errors other than the one about NONE.
+/// The rules of variables in a few lines, without threads, contexts or errors except for the one about NONE.
 class Model {
  public:
   Model(const json& variable, int replicas)
@@ -46,7 +46,7 @@ class Model {
     return assigns && !is_in(step, "replica") && step.value("read_value", true);
   }
 
-  /// What reading outside of replicas gives; nothing where it cannot be read.
+  /// The result of reading outside of replicas; nothing if it cannot be read.
   std::optional<at::Tensor> aggregate() const {
     if (!on_read_ || aggregation_ == "ONLY_FIRST_REPLICA") return components_[0];
     if (aggregation_ == "NONE") return std::nullopt;
@@ -119,7 +119,7 @@ class Model {
     unknown_value("method of a step", method);
   }
 
-  /// A value for the whole variable: a sum is shared out, and what does not divide among integers goes to component 0.
+  /// A value for the whole variable: a sum is divided, and the remainder of integers goes to component 0.
   void set_all(const at::Tensor& value) {
     const auto n = static_cast<std::int64_t>(components_.size());
     components_.assign(components_.size(), value);

@@ -6,7 +6,7 @@
 #include "tests/golden/session.h"
 #include "tests/golden/typed.h"
 
-// Areas regroup and values_from_function: what replicas are given, and what is made of what they return.
+// Areas regroup and values_from_function: replicas' inputs, and how their results are combined.
 namespace lockstep::golden {
 namespace {
 

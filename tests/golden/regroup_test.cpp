@@ -37,7 +37,7 @@ class RegroupGolden : public ::testing::TestWithParam<golden::Case> {
   }};
 };
 
-/// The arguments of a C++ call are always a sequence: what Python says about others has no counterpart.
+/// The arguments of a C++ call are always a sequence: Python's rules for other arguments have no counterpart.
 bool calls_without_sequence(const golden::Case& given) {
   return given.json.contains("args") && !given["args"].is_array();
 }

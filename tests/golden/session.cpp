@@ -10,7 +10,7 @@
 namespace lockstep::golden {
 namespace {
 
-/// Long enough for a loaded machine, short enough to say which case hangs.
+/// Long enough for a loaded machine, short enough to report which case hangs.
 constexpr double kTimeoutSeconds = 60;
 
 using Key = std::tuple<int, json, json, bool>;

@@ -8,18 +8,18 @@
 // The strategies and variables that cases are run with.
 namespace lockstep::golden {
 
-/// The strategy that a case asks for, with one CPU replica per `replicas`. Cases share strategies, which take longer to
+/// The strategy requested by a case, with one CPU replica per `replicas`. Cases share strategies, which take longer to
 /// make than most cases to run.
 Strategy& strategy_for(const Case& given);
 /// A second strategy with the same number of replicas.
 Strategy& other_strategy_for(const Case& given);
-/// So that a case that went wrong cannot spoil the next one.
+/// Ensures that a failed case cannot spoil the next one.
 void forget_strategies();
 
-/// Where a case wants a result delivered: "first", "last", "all" or "value" (wherever `value` is).
+/// Where a case wants its result: "first", "last", "all" or "value" (wherever `value` is).
 Destinations read_destinations(const json& destinations, Strategy& strategy, int value_components);
 
-/// How a case wants values to travel: null unless it names "reduction_to_one_device", "hierarchical_copy" or "nccl".
+/// How a case wants values to be sent: null unless it names "reduction_to_one_device", "hierarchical_copy" or "nccl".
 std::shared_ptr<CrossDeviceOps> read_cross_device_ops(const json& name, const json& num_packs);
 
 /// {initial, synchronization, aggregation, trainable, name, components}: made in the strategy's scope, or outside of
@@ -27,7 +27,7 @@ std::shared_ptr<CrossDeviceOps> read_cross_device_ops(const json& name, const js
 Variable make_variable(const json& description, Strategy& strategy);
 VariableOptions read_variable_options(const json& description);
 
-/// Writes each component directly, past every rule of assignment.
+/// Writes each component directly, bypassing the rules of assignment.
 void set_components(Variable& variable, const json& components);
 
 }  // namespace lockstep::golden

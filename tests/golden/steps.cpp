@@ -20,7 +20,7 @@ VariableValue as_variable_value(const Nest& value) {
   return PerReplica<at::Tensor>(std::move(components));
 }
 
-/// A number as a tensor that fits `like`; a tensor as it is.
+/// A number as a tensor that fits `like`; a tensor unchanged.
 at::Tensor as_operand(const Nest& value, const at::Tensor& like) {
   if (value.is<at::Tensor>()) return value_as<at::Tensor>(value);
   if (value.is<std::int64_t>()) return at::full({}, value_as<std::int64_t>(value), like.options().requires_grad(false));
@@ -141,7 +141,7 @@ class Steps {
     return reader_.for_each_replica(value, replicas);
   }
 
-  /// What the update function `fn` does to one component.
+  /// The effect of the update function `fn` on one component.
   at::Tensor apply(const std::string& fn, at::Tensor component, const Nest& args, const Nest& kwargs) {
     const auto operand = [&] {
       if (args.size() + kwargs.size() != 1) throw UnknownForm("an update function takes one argument");

@@ -12,10 +12,10 @@
 #include "tests/golden/json_value.h"
 #include "tests/support/nest.h"
 
-// From dynamic values to the types that a C++ program has them in.
+// Converts dynamic values to the types that a C++ program would use.
 namespace lockstep::golden {
 
-/// Whether all of `nests` hold a T.
+/// Whether all of `nests` contain a T.
 template <class T>
 bool all_are(const std::vector<Nest>& nests) {
   return !nests.empty() && std::all_of(nests.begin(), nests.end(), [](const Nest& nest) { return nest.is<T>(); });
@@ -32,7 +32,7 @@ std::vector<T> each_as(const std::vector<Nest>& nests) {
   }
 }
 
-/// Calls `f` with the values in the one type that they all have; as Nests if they differ.
+/// Calls `f` with the values in their common type; as Nests if they differ.
 template <class F>
 auto with_one_type(const std::vector<Nest>& nests, F&& f) {
   if (all_are<at::Tensor>(nests)) return f(each_as<at::Tensor>(nests));
@@ -42,7 +42,7 @@ auto with_one_type(const std::vector<Nest>& nests, F&& f) {
   return f(nests);
 }
 
-/// What `f` makes of a value; UnknownForm if C++ does not let it be called with this type.
+/// The result of `f` for a value; UnknownForm if C++ does not allow calling it with this type.
 template <class F, class T>
 Nest apply_typed(F& f, const T& value) {
   if constexpr (std::invocable<F&, const T&>)
@@ -51,8 +51,8 @@ Nest apply_typed(F& f, const T& value) {
     throw UnknownForm("this call takes no " + type_name<T>());
 }
 
-/// Calls `f` with the value in the type that a program would have it in: a tensor, a number, a PerReplica or Mirrored
-/// of these. Of a nest, every leaf is replaced by what `f` makes of it.
+/// Calls `f` with the value in the type that a program would use: a tensor, a number, a PerReplica or Mirrored of
+/// these. In a nest, every leaf is replaced by the result of `f`.
 template <class F>
 Nest map_typed(const Nest& value, F&& f) {
   return value.visit([&](const auto& content) -> Nest {

@@ -15,7 +15,7 @@ using golden::json;
 using golden::unknown_value;
 using golden::UnknownForm;
 
-// What a case came to, in the form of `expect`. UnknownForm if the program does not understand it.
+// The outcome of a case, in the form of `expect`. UnknownForm if the program does not understand it.
 json run_device_string(const Case& given);
 json run_resolver(const Case& given);
 json run_tf_config(const Case& given);
@@ -27,13 +27,13 @@ bool runs_multi_worker();
 /// Called for every such case before the first is run: they share jobs.
 void remember_for_job(const Case& given);
 
-/// What `call()` returns, or {"error": "INVALID_ARGUMENT", "text": ...}.
+/// The result of `call()`, or {"error": "INVALID_ARGUMENT", "text": ...}.
 json outcome_of(const std::function<json()>& call);
 
-/// What differs; nothing if all is well. Of errors the kind counts. Keys of `got` that were not expected do not count.
+/// The difference; nothing if they agree. Compares the kind of errors. Unexpected keys of `got` are ignored.
 std::string difference(const json& expected, const json& got, const std::string& path = "");
 
-// Values of the library in the forms of the data.
+// Values of the library in the data's forms.
 json as_dict(const ClusterSpec& cluster);
 template <class T>
 json or_null(const std::optional<T>& value) {
@@ -47,14 +47,14 @@ std::optional<T> argument(const json& arguments, const char* name) {
   return arguments.at(name).get<T>();
 }
 
-/// Arguments that name a task: those of `master`, and of resolvers that read the rest elsewhere.
+/// Arguments that name a task: `master`'s, and those of resolvers that read the rest elsewhere.
 TaskOptions task_options(const json& arguments);
 
-/// Where Lockstep does something else on purpose, or C++ leaves nothing to test.
+/// Deliberate differences, and cases with nothing to test in C++.
 struct Exception {
   bool meaningless = false;  ///< there is nothing in C++ to compare with
   std::string reason;
-  json expect;  ///< what is expected instead; null if meaningless
+  json expect;  ///< the expected result instead; null if meaningless
 };
 std::optional<Exception> exception_for(const Case& given);
 

@@ -23,7 +23,7 @@ json member(const json& object, const char* key) { return object.is_object() ? o
 
 bool is_text_or_null(const json& value) { return value.is_string() || value.is_null(); }
 
-/// An argument that C++'s types do not let through.
+/// An argument that C++'s types do not allow.
 bool has_untyped_arguments(const json& data) {
   for (const char* name : {"args", "master_args"}) {
     const json arguments = data.value(name, json::object());
@@ -60,7 +60,7 @@ std::optional<Exception> of_tf_config(const Case& given) {
   if (expected.contains("environment")) {
     json rest = expected;
     rest.erase("environment");
-    return Exception{false, "there is no environment of TensorFlow's", rest};
+    return Exception{false, "TensorFlow's environment does not exist", rest};
   }
   if (!given["tf_config"].is_string()) return std::nullopt;
   const json config = json::parse(given["tf_config"].get<std::string>(), nullptr, /*allow_exceptions=*/false);
@@ -98,7 +98,7 @@ std::optional<Exception> of_tf_config(const Case& given) {
 
 std::string list_text(const Case& given) { return given["text"].get<std::string>(); }
 
-/// What Python's int() takes and Slurm never writes.
+/// Forms that Python's int() accepts and Slurm never writes.
 bool has_odd_numbers(const std::string& list) {
   static const std::regex kOdd(R"(\s|\[[^\]]*[+_][^\]]*\])");
   return std::regex_search(list, kOdd);
@@ -110,7 +110,7 @@ bool trains_without_gpus(const Case& given) {
   return member(args, "gpus_per_node").is_null() && given["env"].value("CUDA_VISIBLE_DEVICES", "").empty();
 }
 
-/// What is expected without GPUs: the cluster of tasks with a GPU each.
+/// The expected result without GPUs: the cluster of tasks with a GPU each.
 json without_gpus(const Case& given) {
   Case other = given;
   other.data["args"]["gpus_per_node"] = 1000;
@@ -181,7 +181,7 @@ std::optional<Exception> of_multi_worker(const Case& given) {
     worker.erase("default_device_in_scope");
     worker.erase("host_device");
   }
-  return Exception{false, "LibTorch has no default device that a scope could set, and hosts are no devices", expected};
+  return Exception{false, "LibTorch has no default device that a scope could set, and hosts are not devices", expected};
 }
 
 }  // namespace

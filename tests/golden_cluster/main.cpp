@@ -23,7 +23,7 @@ class Clusters final : public golden::GoldenSet {
     if (exception && exception->meaningless) return;
     if (is_multi_worker(given) && !runs_multi_worker()) GTEST_SKIP() << kNotBuilt;
     const json& expected = exception ? exception->expect : given.expect();
-    // Those of several workers are numbers that were computed, the others texts and facts.
+    // Cases of several workers are computed numbers, the others are texts and facts.
     const std::string found = is_multi_worker(given) ? golden_input::difference(expected, run_area(given))
                                                      : difference(expected, run_area(given));
     if (!found.empty()) {

@@ -11,7 +11,7 @@
 #include "tests/support/launches.h"
 #endif
 
-// The cases of the area multi_worker, by real processes: those of one shape of cluster share a job.
+// The cases of the area multi_worker, run by real processes: those with the same shape of cluster share a job.
 namespace lockstep::golden_cluster {
 
 #ifdef LOCKSTEP_TEST_WORKER
@@ -22,7 +22,7 @@ using Outcomes = std::map<std::string, std::vector<json>>;  // by id, in the ord
 
 struct Job {
   std::vector<Outcomes> workers;
-  std::string failure;  // what was printed if it did not end well
+  std::string failure;  // its output if it did not end well
 };
 
 Outcomes read_outcomes(const std::string& path) {

@@ -7,7 +7,7 @@
 namespace lockstep::golden_cluster {
 namespace {
 
-/// The kind of error that stands for an exception of TensorFlow's, or for one of our own in an expected exception.
+/// The kind of error that corresponds to an exception of TensorFlow's, or to one of our own in an expected exception.
 std::string kind_of(const std::string& exception) {
   static const std::map<std::string, const char*> kKinds = {{"FAILED_PRECONDITION", "FAILED_PRECONDITION"},
                                                             {"RuntimeError", "FAILED_PRECONDITION"},

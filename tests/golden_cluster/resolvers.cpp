@@ -59,7 +59,7 @@ json united(const Case& given) {
     json args = each.value("args", json::object());
     each.erase("cluster");
     each.erase("args");
-    args.update(each);  // arguments stand beside the cluster or under "args"
+    args.update(each);  // arguments are next to the cluster or under "args"
     resolvers.push_back(std::make_shared<SimpleClusterResolver>(simple_resolver(cluster, args)));
   }
   const UnionClusterResolver resolver(std::move(resolvers), task_options(given.data.value("args", json::object())));
@@ -105,7 +105,7 @@ SlurmOptions slurm_options(const json& args) {
   return options;
 }
 
-/// Lockstep tells the GPUs of a task by number and leaves the variable alone, which TensorFlow sets by default.
+/// Lockstep returns a task's GPUs by number and does not touch the variable, which TensorFlow sets by default.
 std::string visible_gpus(const SlurmPlan& plan) {
   std::string list;
   for (int i = 0; i < plan.gpus_per_task; ++i) list += str(i ? "," : "", plan.first_gpu + i);

@@ -6,7 +6,7 @@
 namespace lockstep::golden_cluster {
 namespace {
 
-/// What the multi-worker strategy makes of the resolver.
+/// The multi-worker strategy's interpretation of the resolver.
 json strategy_of(const ClusterResolver& resolver) {
   const ClusterDescription description = describe_cluster(resolver);
   json result = {{"mode", description.is_local() ? "local" : "multi_worker"},
@@ -32,7 +32,7 @@ json run_tf_config(const Case& given) {
     setenv("TF_CONFIG", given["tf_config"].get<std::string>().c_str(), 1);
   }
   json args = given.data.value("args", json::object());
-  args.erase("environment");  // where TensorFlow runs: inside of Google or not
+  args.erase("environment");  // TensorFlow's environment: inside Google or not
   const TFConfigClusterResolver resolver(task_options(args));
   const TaskOptions query = task_options(given.data.value("master_args", json::object()));
   return {{"task_type", outcome_of([&] { return or_null(resolver.task_type()); })},

@@ -31,7 +31,7 @@ at::Tensor read_value(const Case& given, const json& value) {
   return golden_input::read_tensor(value, dtype);
 }
 
-/// What the case gives to this worker.
+/// The case's value for this worker.
 const json& own(const Worker& worker, const Case& given, const char* key) {
   return given[key].at(static_cast<std::size_t>(worker.worker_id()));
 }
@@ -171,7 +171,7 @@ DistributedCursor distributed(Worker& worker, const Case& given) {
   return distributed(worker, given, golden_input::build_dataset(given["dataset"]));
 }
 
-/// A component of what the replicas get in a step.
+/// A component of the replicas' values in a step.
 Tensors component_of(const DistributedCursor::Values& values, std::size_t component = 0) {
   return Tensors::generate(values.size(), [&](std::size_t k) { return values[k].tensor(component); });
 }

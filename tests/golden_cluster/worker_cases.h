@@ -5,8 +5,8 @@
 
 namespace lockstep::golden_cluster {
 
-/// What a case of the area multi_worker came to on this worker: an entry of expect["workers"], or {"error": kind, "text"}.
-/// UnknownForm if the program does not understand the case.
+/// The outcome of a case of the area multi_worker on this worker: an entry of expect["workers"], or {"error": kind,
+/// "text"}. UnknownForm if the program does not understand the case.
 golden::json run_as_worker(MultiWorkerMirroredStrategy& strategy, const golden::Case& given);
 
 }  // namespace lockstep::golden_cluster

@@ -2,9 +2,9 @@
 //
 //   {"cluster": {"chief": 1, "worker": 2}, "replicas": 2, "strategies": 1, "cases": [...]}
 //
-// The worker makes that many strategies one after the other and runs all cases with each. What they came to on this worker
-// goes to the folder RESULTS, a line for each as soon as it is known. An error inside of replicas ends a job: the worker then
-// leaves the other cases to the next one.
+// The worker makes that many strategies in turn and runs all cases with each. The outcomes on this worker go to the
+// folder RESULTS, a line for each as soon as it is known. An error inside of replicas ends a job: the worker then
+// leaves the remaining cases to the next one.
 
 #include <cstdio>
 #include <exception>
@@ -23,7 +23,7 @@ namespace {
 
 using golden::json;
 
-/// The launcher's workers, the first of them as the chief where the job has one.
+/// The launcher's workers, the first of them as the chief if the job has one.
 std::shared_ptr<const ClusterResolver> resolver_for(const json& cluster) {
   const TFConfigClusterResolver launched;
   if (!cluster.contains("chief")) return std::make_shared<TFConfigClusterResolver>();

@@ -65,7 +65,7 @@ json write_spec(const DistributedSpec& spec) {
   return {{"per_replica", spec.per_replica}, {"components", write_components(spec.element)}};
 }
 
-/// All elements of a stream, with the error that ended it if there was one.
+/// All elements of a stream, with the error that ended it, if any.
 json elements_of(const StagePtr& stage, std::optional<std::int64_t> max_elements = std::nullopt) {
   json elements = json::array();
   json result;
@@ -82,7 +82,7 @@ json elements_of(const StagePtr& stage, std::optional<std::int64_t> max_elements
   return result;
 }
 
-/// What the workers of a distributed dataset came to.
+/// The outcome of a distributed dataset's workers.
 json results_of(const std::vector<DistributedInput>& inputs, const Case& given) {
   std::optional<int> max_steps;
   if (given.has("max_steps")) max_steps = given["max_steps"].get<int>();
@@ -100,7 +100,7 @@ json results_of(const std::vector<DistributedInput>& inputs, const Case& given) 
     result["text"] = (*runs[w].error)["text"];
   }
   if (!failing.empty()) {
-    // What the others still did without the one that failed does not count.
+    // Steps that the others took without the failed one do not count.
     for (json& worker : steps) {
       while (worker.size() > after) worker.erase(worker.size() - 1);
     }
@@ -209,7 +209,7 @@ json run_shard(const Case& given) {
   if (given.has("max_elements")) max_elements = given["max_elements"].get<std::int64_t>();
   if (given["kind"] == "shard") return elements_of(make_shard(dataset, workers, index), max_elements);
   if (given["kind"] != "auto_shard") golden::unknown_value("kind", given["kind"]);
-  // What distributing puts behind the dataset: it is split before it is sharded.
+  // The stages that distributing adds to the dataset: it is split before it is sharded.
   const auto split = [&](const StagePtr& input, bool by_rows) {
     if (given.has("legacy_rebatch")) return make_ceil_split(input, given["legacy_rebatch"]);
     if (!given.has("rebatch")) return input;
@@ -358,7 +358,7 @@ json run_iterator(const Case& given) {
 }  // namespace
 
 json run_area(const Case& given) {
-  // `inputs`: what a case of the area may have; anything else is a form that this program does not know.
+  // `inputs`: the allowed inputs of the area's cases; anything else is an unknown form.
   const auto run = [&](json (*runner)(const Case&), std::initializer_list<const char*> inputs) {
     json rest = given.data;
     for (const char* common : {"id", "area", "quirk", "verified", "expect"}) rest.erase(common);

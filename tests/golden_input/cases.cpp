@@ -8,7 +8,7 @@
 namespace lockstep::golden_input {
 namespace {
 
-/// The kind of error that stands for TensorFlow's.
+/// The kind of error that corresponds to TensorFlow's.
 std::string kind_of(const std::string& error) {
   static const std::map<std::string, std::string> kKinds = {
       {"ValueError", "INVALID_ARGUMENT"},
@@ -36,7 +36,7 @@ std::string kind_of(const std::string& error) {
   return found->second;
 }
 
-/// Leaves of a value in the order in which they are visited: parts of a tuple, those of a dict by key.
+/// Leaves of a value in visiting order: parts of a tuple, parts of a dict by key.
 void flatten(const json& value, std::vector<json>& leaves) {
   if (value.is_object() && value.contains("tuple")) {
     for (const json& part : value["tuple"]) flatten(part, leaves);

@@ -12,8 +12,8 @@
 namespace lockstep::golden_input {
 namespace {
 
-/// Adds up what the workers bring to each step. A worker that has left brings nothing. That one could not read its step is not told
-/// to the others, who would stop too: the golden cases say which workers fail by themselves.
+/// Sums the workers' reports for each step. A worker that has left contributes nothing. A failure to read a step is not
+/// reported to the others, who would stop too: the golden cases define which workers fail by themselves.
 class Meeting {
  public:
   explicit Meeting(std::size_t workers) : present_(workers) {}

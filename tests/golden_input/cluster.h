@@ -12,10 +12,10 @@
 // Workers of a cluster as threads, without a network.
 namespace lockstep::golden_input {
 
-/// What one worker came to.
+/// The outcome on one worker.
 struct WorkerRun {
   json steps = json::array();  ///< [step][local replica]
-  std::optional<json> error;   ///< that ended it
+  std::optional<json> error;   ///< the error that ended it
 };
 
 /// Reads the distributed dataset of every worker to its end, or up to `max_steps` steps, the workers agreeing on each

@@ -7,7 +7,7 @@
 // Datasets from their description: {"source": ..., "ops": [[name, arguments...], ...]}.
 namespace lockstep::golden_input {
 
-/// What "$W", "$w", "$w+1", "$N" and {"per_replica": G} stand for in a dataset function.
+/// The meaning of "$W", "$w", "$w+1", "$N" and {"per_replica": G} in a dataset function.
 data::StagePtr build_dataset(const json& description, const InputContext& context = {});
 
 /// The stages of `ops` on top of `dataset`.

@@ -11,14 +11,14 @@ json without(json expect, std::initializer_list<const char*> keys) {
   return expect;
 }
 
-/// A case like this one with another policy, run by the program itself.
+/// A similar case with another policy, run by this program.
 json as_policy(const Case& given, const char* policy) {
   Case other = given;
   other.data["policy"] = policy;
   return outcome_of([&] { return run_area(other); });
 }
 
-/// What is expected where the user's last rebatch stays: its batches, of which each worker has every W-th.
+/// The expected result if the user's last rebatch stays: its batches, of which each worker has every W-th.
 json kept_batches(const Case& given) {
   json all = as_policy(given, "OFF");
   if (given.area() != "shard") return {{"workers", all["workers"]}, {"cardinality", given.expect()["cardinality"]}};
@@ -29,8 +29,8 @@ json kept_batches(const Case& given) {
   return {{"elements", own}};
 }
 
-/// zip or concatenate of files with something that has none: TensorFlow shards the files, finds that it cannot go on,
-/// shards rows on top of that, and rows are lost.
+/// zip or concatenate of files with something that has none: TensorFlow shards the files, finds that it cannot
+/// continue, shards rows on top of that, and rows are lost.
 bool shards_half(const Case& given) {
   if (given.area() != "shard" || given.data.value("policy", "AUTO") != "AUTO" || given["num_workers"] < 2) return false;
   const json& source = given["dataset"]["source"];
@@ -52,7 +52,7 @@ std::optional<Exception> exception_for(const Case& given) {
   const std::string quirk = given.quirk();
   if (quirk == "shard_hint_cardinality") {
     json expect = without(given.expect(), {"cardinality", "partial_batch_handling"});
-    // Where TensorFlow takes the dataset for endless, its workers end one by one and lose their last steps.
+    // If TensorFlow takes the dataset for endless, its workers end one by one and lose their last steps.
     if (given.expect().value("partial_batch_handling", true) == false) expect.erase("workers");
     expect["cardinality"] = "unknown";
     expect["partial_batch_handling"] = true;

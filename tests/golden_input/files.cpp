@@ -56,7 +56,7 @@ void write_file(const std::string& path, const json& records, const std::string&
   if (!out) throw std::runtime_error("cannot write " + path);
 }
 
-/// The names of the files of a source, which are written when it is first asked for.
+/// The names of a source's files, which are written on first use.
 std::vector<std::string> names_of(const json& files, const std::string& reader) {
   static Folder folder;
   static std::map<std::string, std::vector<std::string>> written;
@@ -83,7 +83,7 @@ StagePtr make_reader(StagePtr names, const std::string& reader) {
 
 StagePtr names_stage(std::vector<std::string> names) { return from_tensor_slices(std::move(names)).stage(); }
 
-/// A source that nothing can be shared out of, as a reader that was handed plain names in a graph.
+/// A source that cannot be shared, like a reader that was given plain names in a graph.
 StagePtr make_opaque_reader(const std::vector<std::string>& names, const std::string& reader) {
   const StagePtr records = make_reader(names_stage(names), reader);
   return make_generator(

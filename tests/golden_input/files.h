@@ -5,7 +5,7 @@
 
 namespace lockstep::golden_input {
 
-/// A dataset of the records of files, which are written into a folder of their own first:
+/// A dataset of the records of files, which are first written into a separate folder:
 /// {"files": [[1, 2], [3]], "reader": "tfrecord", "form": "flat_map"}.
 data::StagePtr build_files(const json& source);
 

@@ -17,7 +17,7 @@ using data::Element;
 using data::ElementSpec;
 using data::PartialShape;
 
-/// A function of the first component that gives one tensor.
+/// A function of the first component that returns one tensor.
 template <class F>
 std::function<void(Element&)> on_tensor(F f) {
   return [f](Element& element) { element = Element::of(f(element.tensor(0))); };
@@ -38,7 +38,7 @@ std::function<ElementSpec(const ElementSpec&)> stacked(std::int64_t size) {
   return reshaped([size](const PartialShape& shape) { return shape.with_front(size); });
 }
 
-/// Two components, both made of the first one.
+/// Two components, both computed from the first one.
 template <class F, class S>
 NamedFunction pair_with(F second, S second_shape) {
   return {[second](Element& element) {

@@ -6,7 +6,7 @@
 #include "lockstep/data/element_spec.h"
 #include "tests/golden_input/cases.h"
 
-// The functions that datasets of the golden data name.
+// The functions named in the golden data's datasets.
 namespace lockstep::golden_input {
 
 struct NamedFunction {

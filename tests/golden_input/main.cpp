@@ -18,7 +18,7 @@ class Input final : public golden::GoldenSet {
     const auto exception = exception_for(given);
     if (exception && exception->meaningless) return;
     json expected = exception ? exception->expect : given.expect();
-    expected.erase("traces");  // how often TensorFlow built a graph: there are none
+    expected.erase("traces");  // how often TensorFlow built a graph: there are none here
     const json got = outcome_of([&] { return run_area(given); });
     if (const std::string found = difference(expected, got); !found.empty()) {
       ADD_FAILURE() << found << (exception ? str("\nexpected by our own rule, ", exception->reason) : std::string())

@@ -10,18 +10,18 @@ namespace lockstep::golden_input {
 
 /// Nested arrays; {"shape": [...]} for a tensor without elements whose rank is not 1; {"tuple": [...]} of components.
 json write(const data::Element& element);
-json write(const data::PartialShape& shape);  ///< null for what is not known
+json write(const data::PartialShape& shape);  ///< null if unknown
 json write_shapes(const data::ElementSpec& spec);
 json write_components(const data::ElementSpec& spec);  ///< [{shape, dtype}, ...]
 json write(data::Cardinality cardinality);             ///< a number, "infinite" or "unknown"
 
-/// Nested arrays of integers (or floats where `dtype` says so) as a tensor.
+/// Nested arrays of integers (or floats, depending on `dtype`) as a tensor.
 at::Tensor read_tensor(const json& value, const std::string& dtype = "");
 /// {"tuple"}, {"dict"} or one tensor, as components.
 data::Element read_element(const json& value, const std::string& dtype = "");
 
-/// The error that is in flight as {"error": "INVALID_ARGUMENT", "text": ...}; rethrows UnknownForm, and throws it for a
-/// case whose JSON lacks something.
+/// The current exception as {"error": "INVALID_ARGUMENT", "text": ...}; rethrows UnknownForm, and throws it for a case
+/// with missing JSON fields.
 json current_error();
 template <class F>
 json outcome_of(F&& call) {

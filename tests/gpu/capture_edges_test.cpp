@@ -18,7 +18,7 @@
 #include "tests/gpu/gpu_training.h"
 #include "tests/support/replicas.h"
 
-// Captured steps that cannot be recorded, that throw, and whose memory is replaced.
+// Captured steps that cannot be recorded, that throw, or whose memory is replaced.
 namespace lockstep {
 namespace {
 
@@ -157,7 +157,7 @@ TEST_P(GpuCaptureEdges, DropoutOfRecurrentLayersFollowsTheSeed) {
   EXPECT_EQ(first_difference(drawn(true), drawn(false)), "");
 }
 
-/// The third call is the one that is recorded.
+/// The third call is recorded.
 TEST_P(GpuCaptureEdges, WhatAStepThrowsOnceIsThrownOnce) {
   const auto train = [&](bool captures, bool as_number) {
     torch::manual_seed(31);

@@ -19,7 +19,7 @@
 #include "tests/gpu/gpu_training.h"
 #include "tests/support/replicas.h"
 
-// Steps that are recorded as CUDA graphs.
+// Steps recorded as CUDA graphs.
 namespace lockstep {
 namespace {
 
@@ -49,7 +49,7 @@ struct Training {
   MirroredOptimizer<Opt> optimizer;
 };
 
-/// What training leaves, and its losses: captured or not, with `between` called before each step.
+/// The result of training, and its losses: captured or not, with `between` called before each step.
 template <class Opt, class Options, class Between>
 std::vector<at::Tensor> trained(int replicas, const Options& options, bool captures, const Between& between,
                                 int steps = 12) {
@@ -97,7 +97,7 @@ TEST_P(GpuCapture, ClipsAndChecksWithTheBitsOfPlainRuns) {
     if (i > 0) return;
     training.optimizer.set_clip_global_norm(0.05);
     training.optimizer.set_clip_value(0.01);
-    training.optimizer.set_not_finite(NotFinite::Raise);
+    training.optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
   };
   const torch::optim::AdamOptions options(0.01);
   const auto plain = trained<torch::optim::Adam>(replicas, options, false, checks);
@@ -219,7 +219,7 @@ TEST_P(GpuCapture, SyncBatchNormIsRecorded) {
   EXPECT_EQ(first_difference(train(true), train(false)), "");
 }
 
-/// A step that cannot be recorded, what its reason says, and that it trains as a plain one does.
+/// A step that cannot be recorded reports its reason and trains like a plain one.
 template <class Step>
 void expect_plain(Training<torch::optim::Adam>& training, const Step& step, const std::string& reason) {
   auto captured = training.strategy.capture(step);
@@ -246,7 +246,7 @@ TEST_P(GpuCapture, StepsThatCannotBeRecordedRunAsTheyAre) {
       training, [&](const Batch& mine) { return minimize(mine).cpu(); }, "");
   expect_plain(
       training, [&](const Batch& mine) { return minimize(mine).dim(); }, "returns");
-  // What comes after is recorded as if nothing had been.
+  // Later steps are recorded as if nothing had happened.
   auto step = training.strategy.capture(minimize);
   for (int i = 0; i < 4; ++i) step(split(training.strategy, gpu_batch(24)));
   EXPECT_EQ(step.reason(), "");
@@ -276,7 +276,7 @@ TEST_P(GpuCapture, WhatAStepThrowsIsThrown) {
 
 TEST_P(GpuCapture, NotFiniteGradientsAreRaisedAtTheNextCall) {
   Training<torch::optim::Adam> training(on_gpu(replicas), torch::optim::AdamOptions(0.01));
-  training.optimizer.set_not_finite(NotFinite::Raise);
+  training.optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
   auto step = training.strategy.capture(training.step());
   const Batch good = gpu_batch(24);
   Batch bad = gpu_batch(24);
@@ -299,7 +299,7 @@ TEST_P(GpuCapture, SkippedStepsDoNotCount) {
     torch::manual_seed(8);
     Training<torch::optim::Adam> training(on_gpu(replicas), torch::optim::AdamOptions(0.01));
     training.model.eval();  // no dropout: skipped steps would draw numbers
-    training.optimizer.set_not_finite(NotFinite::SkipStep);
+    training.optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
     auto step = training.strategy.capture(training.step());
     for (int i = 0; i < 10; ++i) {
       Batch batch = gpu_batch(24);

@@ -16,7 +16,7 @@
 #include "tests/gpu/gpu_support.h"
 #include "tests/gpu/gpu_training.h"
 
-// What comes between the sum of the gradients and the update; and that nothing waits for the GPU that need not.
+// Everything between the sum of the gradients and the update; and that nothing waits for the GPU unnecessarily.
 namespace lockstep {
 namespace {
 
@@ -30,7 +30,7 @@ class GpuChecks : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Replicas, GpuChecks, testing::Values(1, 2, 3, 4));
 
-/// What training leaves, with dropout and all that may come between sum and update.
+/// The result of training, with dropout and everything that may come between sum and update.
 template <class Prepare>
 std::vector<at::Tensor> trained(const MirroredOptions& options, const Prepare& prepare, int steps = 12) {
   torch::manual_seed(23);
@@ -56,7 +56,7 @@ TEST_P(GpuChecks, ClippingAndChecksFollowTheCpu) {
   const auto checks = [](auto& optimizer) {
     optimizer.set_clip_global_norm(0.05);
     optimizer.set_clip_value(0.01);
-    optimizer.set_not_finite(NotFinite::Raise);
+    optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
     optimizer.set_digest({.every = 3});
   };
   const auto prepare = [&](auto& optimizer) { checks(optimizer); };
@@ -64,7 +64,7 @@ TEST_P(GpuChecks, ClippingAndChecksFollowTheCpu) {
   EXPECT_EQ(first_difference(trained(on_gpu(replicas), prepare), first), "");
 }
 
-/// minimize clips without waiting for the GPU; clip_global_norm gives its caller the norm.
+/// minimize clips without waiting for the GPU; clip_global_norm returns the norm to its caller.
 TEST_P(GpuChecks, ClippingThatNobodyWaitsForHasTheSameBits) {
   const auto train = [&](bool waits) {
     torch::manual_seed(4);
@@ -99,8 +99,8 @@ TEST_P(GpuChecks, NotFiniteGradientsChangeNothing) {
   const auto before = on_host(model.parameters());
   Batch bad = gpu_batch(8);
   bad.rows[7][3] = std::numeric_limits<float>::infinity();
-  optimizer.set_not_finite(NotFinite::Raise);
-  mirrored_step(strategy, model, optimizer, bad);  // nobody waits for what it comes to
+  optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
+  mirrored_step(strategy, model, optimizer, bad);  // no call waits for its result
   try {
     mirrored_step(strategy, model, optimizer, gpu_batch(8));
     ADD_FAILURE() << "nothing was thrown";
@@ -112,7 +112,7 @@ TEST_P(GpuChecks, NotFiniteGradientsChangeNothing) {
   mirrored_step(strategy, model, optimizer, bad);
   EXPECT_THROW(optimizer.steps(), FailedPrecondition);
   EXPECT_EQ(optimizer.steps(), 0);
-  optimizer.set_not_finite(NotFinite::SkipStep);
+  optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
   mirrored_step(strategy, model, optimizer, bad);
   EXPECT_EQ(optimizer.skipped_steps(), 1);
   EXPECT_EQ(first_difference(on_host(model.parameters()), before), "");
@@ -140,7 +140,7 @@ TEST_P(GpuChecks, AScaledLossTrainsAsAnUnscaledOne) {
   EXPECT_EQ(first_difference(train(true), train(false)), "");
 }
 
-/// A step that overflows is skipped and lowers the scale; good ones raise it. As on CPUs, and nobody waits for it.
+/// A step that overflows is skipped and lowers the scale; good ones raise it. As on CPUs, and without waiting.
 TEST_P(GpuChecks, TheScaleFollowsTheGradients) {
   const auto scales = [&](const MirroredOptions& options, bool captures) {
     torch::manual_seed(3);
@@ -160,7 +160,7 @@ TEST_P(GpuChecks, TheScaleFollowsTheGradients) {
       const auto parts = split(strategy, Batch{batch.rows.to(device), batch.labels.to(device)});
       if (i == 9) scaler.load_state({.scale = 64});
       captures ? step(parts) : strategy.run(train, parts);
-      if (i > 6) seen.push_back(scaler.scale());  // and before that the host does not look
+      if (i > 6) seen.push_back(scaler.scale());  // before that the host does not read it
     }
     EXPECT_EQ(step.was_replayed(), captures) << step.reason();
     EXPECT_EQ(optimizer.steps(), 12);
@@ -181,7 +181,7 @@ TEST_P(GpuChecks, AccumulatedCallsMakeOneStep) {
   EXPECT_EQ(optimizer.steps(), 2);
 }
 
-/// LibTorch throws where an operation waits for the GPU.
+/// Makes LibTorch throw if an operation waits for the GPU.
 struct NoWaiting {
   NoWaiting() { c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR); }
   ~NoWaiting() { c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED); }
@@ -217,9 +217,9 @@ TEST_P(GpuChecks, AStepDoesNotWaitForTheGpu) {
   };
   optimizer.set_clip_global_norm(std::nullopt);
   expect_no_waiting();
-  optimizer.set_not_finite(NotFinite::SkipStep);
+  optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
   expect_no_waiting();
-  optimizer.set_not_finite(NotFinite::Raise);
+  optimizer.set_non_finite_policy(NonFinitePolicy::Raise);
   optimizer.set_clip_global_norm(0.1);
   expect_no_waiting();
   optimizer.set_accumulate(2);

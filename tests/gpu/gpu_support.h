@@ -19,8 +19,8 @@ inline const at::Device kGpu(at::kCUDA, 0);
 /// The options of a strategy with this many replicas on the first GPU.
 inline MirroredOptions on_gpu(int replicas) { return {.devices = replicas == 1 ? gpus(1) : logical_gpus(replicas)}; }
 
-/// Keeps the calling thread's stream busy for a few milliseconds and gives zeros that come after it: whoever does not wait
-/// for the stream sees what was in the memory before.
+/// Keeps the calling thread's stream busy for a few milliseconds and returns zeros computed after that: code that does
+/// not wait for the stream sees the previous contents of the memory.
 inline at::Tensor slow_zeros(const at::IntArrayRef& sizes) {
   const at::NoGradGuard no_grad;
   at::Tensor x = at::ones({1536, 1536}, kGpu);
@@ -28,7 +28,7 @@ inline at::Tensor slow_zeros(const at::IntArrayRef& sizes) {
   return x.sum().sub(1536.0 * 1536.0).mul(0).expand(sizes).clone();
 }
 
-/// The output of two layers of an LSTM, half of what goes from one to the other dropped out.
+/// The output of two layers of an LSTM, with half of the activations between them dropped out.
 inline at::Tensor lstm_with_dropout() {
   const at::Tensor steps = at::ones({7, 5, 16}, kGpu);
   const at::Tensor state = at::ones({2, 5, 16}, kGpu);

@@ -24,7 +24,8 @@ INSTANTIATE_TEST_SUITE_P(, GpuInput,
                          testing::Values(InputCase{1, 0, false}, InputCase{1, 1, true}, InputCase{2, 1, false},
                                          InputCase{3, 4, true}, InputCase{4, 2, false}, InputCase{4, 2, true}));
 
-/// Batches are on the GPU when a replica gets them, and their memory is not overwritten by the next ones while it computes.
+/// Batches are on the GPU when a replica gets them, and their memory is not overwritten by the next ones during its
+/// computation.
 TEST_P(GpuInput, BatchesArriveWholeAndStayWhole) {
   const auto [replicas, buffer, on_other_stream] = GetParam();
   std::optional<c10::cuda::CUDAStreamGuard> other;
@@ -67,7 +68,7 @@ TEST_P(GpuInput, PartsOfABatchOnTheHostArrive) {
   }
 }
 
-/// Rows that a function of the pipeline makes on the GPU, on a thread that the caller's stream knows nothing of.
+/// Rows that a function of the pipeline computes on the GPU, on a thread unknown to the caller's stream.
 TEST_P(GpuInput, RowsThatAPipelineMakesOnTheGpuAreAwaited) {
   const auto [replicas, buffer, on_other_stream] = GetParam();
   std::optional<c10::cuda::CUDAStreamGuard> other;

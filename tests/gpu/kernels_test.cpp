@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(, GpuSums,
                                          SumCase{8, 1, -1, 0}, SumCase{8, 8, 3, 2}, SumCase{13, 13, -1, 0},
                                          SumCase{33, 1, -1, 0}, SumCase{64, 64, 63, 1}));
 
-/// Many segments of odd sizes in one call, so that tables fill up: the bits of the same sums on the CPU.
+/// Many segments of odd sizes in one call, so that tables fill up: the same bits as sums on the CPU.
 TEST_P(GpuSums, HaveTheBitsOfTheCpus) {
   const auto [replicas, divisor, missing, skew] = GetParam();
   std::vector<detail::DeviceSum> sums;

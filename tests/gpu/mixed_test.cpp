@@ -35,7 +35,7 @@
 #include "tests/support/replicas.h"
 #include "tests/support/temporary_folder.h"
 
-// Replicas on CPUs and GPUs of one strategy, against as many on CPUs. Where streams matter, the GPU is kept busy.
+// Replicas on CPUs and GPUs of one strategy, against as many on CPUs. If streams matter, the GPU is kept busy.
 namespace lockstep {
 namespace {
 
@@ -187,7 +187,7 @@ TEST_P(Mixed, VariablesHaveAComponentOnEachDevice) {
         const SyncOnReadScope together;
         of_first = chosen;
       }
-      chosen.assign(at::full({3}, -7.0, own_device()));  // which the others must not see any more
+      chosen.assign(at::full({3}, -7.0, own_device()));  // the others must not see this any more
       EXPECT_EQ(of_first.device(), own_device());
       return total.read().add(mean.read()).add(first.read()).add(of_first);
     });
@@ -244,7 +244,7 @@ void expect_equal_copies(Strategy& strategy, Model& model) {
   }
 }
 
-/// What 9 steps leave, with GPUs that are late: with their gradients, or with their forward passes.
+/// The result of 9 steps with GPUs that are late: with their gradients, or with their forward passes.
 template <class Opt, class Options>
 std::vector<at::Tensor> trained(const Devices& devices, at::ScalarType type, const Options& options,
                                 const Recipe& recipe) {
@@ -299,7 +299,7 @@ TEST_P(Mixed, SettingsAreThoseOfCpus) {
   with([](auto& optimizer) { optimizer.set_clip_value(0.001); });
   with([](auto& optimizer) { optimizer.set_accumulate(3); });
   with([](auto& optimizer) { optimizer.set_digest({.every = 2}); });
-  with([](auto& optimizer) { optimizer.set_not_finite(NotFinite::Raise); });
+  with([](auto& optimizer) { optimizer.set_non_finite_policy(NonFinitePolicy::Raise); });
   with([](auto& optimizer) { optimizer.set_reduce_op(ReduceOp::Mean); });
   with([](auto& optimizer) { optimizer.set_clip_global_norm(0.05); }, /*scales=*/true);
 }
@@ -308,7 +308,7 @@ TEST_P(Mixed, AllCopiesSkipAStep) {
   MirroredStrategy strategy({.devices = devices()});
   auto model = strategy.make<Net>(1500);
   auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01));
-  optimizer.set_not_finite(NotFinite::SkipStep);
+  optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
   for (int bad = -1; bad < replicas(); ++bad) {
     const auto before = on_host(model.parameters());
     strategy.run([&] {

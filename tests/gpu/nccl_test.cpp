@@ -19,7 +19,7 @@
 #include "tests/gpu/gpu_support.h"
 #include "tests/support/same_bits.h"
 
-// One worker alone: what several do is tested by multi_worker_same_bits_by_nccl, and the schedule of their sums on CPUs.
+// A single worker: several are tested by multi_worker_same_bits_by_nccl, and the schedule of their sums on CPUs.
 namespace lockstep::nccl {
 namespace {
 
@@ -50,7 +50,7 @@ class NcclEngine : public testing::Test {
   at::Tensor room_;
 };
 
-/// All numbers of arrays for which the kernel has a way of its own, and some for which it has none.
+/// All numbers of arrays with a specialised kernel, and some without.
 TEST(TreeSum, HasTheBitsOfTheCpus) {
   for (const at::ScalarType type : kTypes) {
     for (const int count : {1, 2, 3, 4, 5, 7, 8, 13, 64, 255, 256}) {
@@ -142,7 +142,7 @@ TEST_F(NcclEngine, AFailureOfTheJobEndsIt) {
                               .failed = [&](const Error&) { ++told; }}});
   run({.kind = CollectiveKind::Barrier});
   engine.wait();
-  const at::Tensor busy = slow_zeros({1});  // so that the next one is still under way
+  const at::Tensor busy = slow_zeros({1});  // so that the next one is still in progress
   for (int i = 0; i < 200; ++i) slow_zeros({1});
   run({.kind = CollectiveKind::Barrier});
   has_failed = true;

@@ -134,7 +134,7 @@ TEST_P(GpuRandom, TheCallersNumbersAreLeftAlone) {
   EXPECT_TRUE(same_bits(at::randn({9}, kGpu).cpu(), expected));
 }
 
-/// cuDNN's state belongs to a GPU and not to a thread.
+/// cuDNN's state belongs to a GPU rather than a thread.
 TEST_P(GpuRandom, DropoutOfRecurrentLayersIsTheReplicasOwn) {
   const auto drawn = [&](int late) {
     torch::manual_seed(11);
@@ -197,7 +197,7 @@ TEST_P(GpuRandom, AnLstmWithDropoutTrainsTheSameFromRunToRun) {
   for (int again = 0; again < 3; ++again) EXPECT_EQ(first_difference(trained(), first), "");
 }
 
-/// Rows that many threads add to in any order: LibTorch's usual way differs from call to call.
+/// Rows that many threads add to in any order: LibTorch's default differs from call to call.
 TEST_P(GpuRandom, DeterministicSumsOfRowsAreBitwiseEqual) {
   const DeterministicUntilHere until_here;
   MirroredOptions options = on_gpu(GetParam());

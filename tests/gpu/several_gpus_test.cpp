@@ -26,8 +26,8 @@
 #include "tests/support/replicas.h"
 #include "tests/support/temporary_folder.h"
 
-// Replicas on several GPUs. Where there is one, its logical replicas have a copy of the weights each, so that all of the
-// copying and ordering of gradients and weights is done; what needs two GPUs says so and is skipped.
+// Replicas on several GPUs. On a machine with one, its logical replicas have separate copies of the weights, which
+// exercises all copying and ordering of gradients and weights; tests that need two GPUs are skipped with a message.
 namespace lockstep {
 namespace {
 
@@ -63,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(, SeveralGpus,
                                          kInterleaved),
                          [](const auto& each) { return std::string(each.param.name); });
 
-/// What 12 steps leave, with a replica that is late in each: its gradient, or its forward pass.
+/// The result of 12 steps, with a replica that is late in each: its gradient, or its forward pass.
 template <class Opt, class Options>
 std::vector<at::Tensor> trained(const Place& place, const Options& options, bool scales, double clip) {
   keep_weights_apart(place.apart);
@@ -71,7 +71,7 @@ std::vector<at::Tensor> trained(const Place& place, const Options& options, bool
   MirroredStrategy strategy({.devices = place.devices, .deterministic = true});
   auto model = strategy.make<Net>(1500, 0.3);
   auto optimizer = strategy.make_optimizer<Opt>(model, options);
-  optimizer.set_not_finite(NotFinite::SkipStep);
+  optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
   if (clip > 0) optimizer.set_clip_global_norm(clip);
   GradScaler scaler(strategy, {.initial_scale = 256, .growth_interval = 3});
   const int replicas = strategy.num_local_replicas();
@@ -237,7 +237,7 @@ TEST_P(SeveralGpus, CollectivesHaveTheBitsOfOneGpu) {
         mine.push_back(y.grad());
       }
       for (std::size_t i = 0; i < mine.size(); ++i) {
-        if (i % 5 == 3) continue;  // a merge function's result is where it has put it
+        if (i % 5 == 3) continue;  // the place of a merge function's result is its own choice
         EXPECT_EQ(mine[i].device(), here);
       }
       return mine;

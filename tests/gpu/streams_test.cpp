@@ -14,8 +14,8 @@
 #include "tests/gpu/gpu_support.h"
 #include "tests/support/replicas.h"
 
-// Replicas of one GPU work on streams of their own: what crosses from one to the other must have been computed, and its
-// memory must not be used again too early.
+// Replicas of one GPU use separate streams: data that crosses from one to the other must have been computed, and its
+// memory must not be reused too early.
 namespace lockstep {
 namespace {
 
@@ -81,7 +81,7 @@ TEST_P(GpuStreams, MemoryOfAMergeFunctionsResultIsNotUsedAgainTooEarly) {
   });
 }
 
-/// The last replica drops it in a later run, where replica 0 gets memory on the stream that the argument was made on.
+/// The last replica drops it in a later run, while replica 0 gets memory on the stream on which the argument was made.
 TEST_P(GpuStreams, MemoryOfAnArgumentThatAReplicaKeepsIsNotUsedAgainTooEarly) {
   if (replicas == 1) GTEST_SKIP() << "one replica has one stream";
   constexpr std::int64_t kSize = 1 << 20;

@@ -33,7 +33,7 @@ class GpuTraining : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Replicas, GpuTraining, testing::Values(1, 2, 3, 4));
 
-/// 30 steps with batches of 1 to 13 rows, some pieces empty, beside LibTorch's own loop on the GPU.
+/// 30 steps with batches of 1 to 13 rows, some pieces empty, compared to LibTorch's own loop on the GPU.
 template <class Opt, class Options>
 void expect_plain_training(int replicas, const Options& options, at::ScalarType type) {
   torch::manual_seed(5);
@@ -73,7 +73,7 @@ struct TwoTypes : torch::nn::Module {
   at::Tensor twice = register_parameter("twice", at::full({8}, 1.0, at::kDouble));
 };
 
-/// Kernels of Lockstep step the one, and LibTorch's optimizer the other.
+/// Lockstep's kernels step the first, LibTorch's optimizer the second.
 TEST_P(GpuTraining, ReadingTheStateChangesNoCountOfStepsOfOtherTypes) {
   const auto trained = [&]<class Opt>(const auto& options, bool reads, std::type_identity<Opt>) {
     MirroredStrategy strategy(on_gpu(replicas));

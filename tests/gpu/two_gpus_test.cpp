@@ -12,7 +12,8 @@
 #include "tests/gpu/gpu_support.h"
 #include "tests/support/replicas.h"
 
-// What a process does first, and what only two GPUs can show. Logical replicas of one GPU do as much of it as they can.
+// A process's first operations, and effects that only two GPUs show. Logical replicas of one GPU do as much of it as
+// they can.
 namespace lockstep {
 namespace {
 
@@ -26,7 +27,7 @@ class GpuPairs : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(, GpuPairs, testing::Bool(),
                          [](const auto& each) { return each.param ? "TwoGpus" : "OneGpu"; });
 
-/// In a process of its own, which has not used CUDA before.
+/// In a separate process, which has not used CUDA before.
 [[noreturn]] void train_first(const MirroredOptions& options) {
   alarm(120);  // the parent waits without a limit
   try {
@@ -64,7 +65,7 @@ TEST_P(GpuPairs, TheFirstReplicasValueIsReadWhenItIsThere) {
         const SyncOnReadScope together;
         first = value;
       }
-      value.assign(at::full({1001}, -7.0, here));  // which the others must not see any more
+      value.assign(at::full({1001}, -7.0, here));  // the others must not see this any more
       EXPECT_EQ(first.device(), here);
       return first.add(my_id() == 0 ? at::zeros({1}, here) : slow_zeros({1}).to(here)).sum();
     });

@@ -14,8 +14,8 @@
 #include "lockstep/strategy/devices.h"
 #include "tests/gpu/gpu_training.h"
 
-// Functions of CUDA that make a thread wait for the GPU, or that do so to hand out memory. The program's own ones take the place
-// of the library's, also for LibTorch, so that a step's calls can be counted.
+// CUDA functions that make a thread wait for the GPU, possibly in order to allocate memory. The program's own
+// definitions replace the library's, also for LibTorch, so that a step's calls can be counted.
 namespace {
 
 std::atomic<int> waits{0};
@@ -112,7 +112,7 @@ TEST_P(GpuWaits, NoneInAStep) {
   EXPECT_EQ(waits_in(as_graph), 0) << captured.reason();
   EXPECT_EQ(captured.was_replayed(), may_record);
   optimizer.set_clip_global_norm(0.1);
-  optimizer.set_not_finite(NotFinite::SkipStep);
+  optimizer.set_non_finite_policy(NonFinitePolicy::SkipStep);
   EXPECT_EQ(waits_in(plainly), 0);
   EXPECT_EQ(waits_in(as_graph), 0);
   GradScaler scaler(strategy);
@@ -125,13 +125,13 @@ TEST_P(GpuWaits, NoneInAStep) {
   EXPECT_EQ(waits_in([&] { strategy.run(scaled, batch); }), 0);
   EXPECT_EQ(waits_in([&] { captured_scaled(batch); }), 0) << captured_scaled.reason();
   EXPECT_EQ(captured_scaled.was_replayed(), may_record);
-  optimizer.set_not_finite(NotFinite::Raise);  // each replica waits for the step before
+  optimizer.set_non_finite_policy(NonFinitePolicy::Raise);  // each replica waits for the previous step
   EXPECT_EQ(waits_in(plainly), 10 * replicas);
   EXPECT_EQ(waits_in(as_graph), 10 * replicas);
   EXPECT_EQ(captured.was_replayed(), may_record);
-  optimizer.set_not_finite(NotFinite::Ignore);
+  optimizer.set_non_finite_policy(NonFinitePolicy::Ignore);
   optimizer.set_digest(
-      {.every = 5});  // of 16 calls the last ten have two that follow on a comparison's step, and receive it
+      {.every = 5});  // the last ten of 16 calls include two that follow a comparison's step, and receive it
   EXPECT_EQ(waits_in(plainly), 2 * replicas);
   EXPECT_EQ(waits_in(as_graph), 2 * replicas) << captured.reason();
   EXPECT_EQ(captured.was_replayed(), may_record);

@@ -66,7 +66,7 @@ void write(const std::string& folder) {
   for (const auto& [name, tensor] : state.shared) write_values(out, "optimizer " + name.substr(10), tensor);
 }
 
-/// Python has written weights of twice the value: with ls::load they are those of the model.
+/// Python has written weights of twice the value: ls::load makes them the model's.
 int load(const std::string& folder) {
   ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
   auto net = make_net(strategy);

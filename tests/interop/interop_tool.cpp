@@ -1,5 +1,5 @@
-// Writes files for other programs to read, and checks files that they wrote; interop.py is the other side. Both know
-// the contents by the same formulas.
+// Writes files for other programs to read, and checks files written by them; interop.py is the other side. Both compute
+// the contents with the same formulas.
 //
 //   interop_tool write-tensorflow|check-tensorflow|read-text|write-tensorboard|write-numpy|check-numpy|check-csv|
 //                write-safetensors|check-safetensors FOLDER
@@ -186,7 +186,7 @@ void check_csv(const std::string& folder) {
   expect(!reader.next(), "the rows end");
 }
 
-/// A text with its length, so that texts can stand behind each other.
+/// A text preceded by its length, so that texts can be concatenated.
 std::string with_length(std::string_view text) { return str(text.size(), ':', text, ';'); }
 
 std::string lines_of(const std::string& path) {
@@ -195,7 +195,7 @@ std::string lines_of(const std::string& path) {
   return all;
 }
 
-/// The records of a file with a string and a number per line; "!" in the place of one that fails.
+/// The records of a file with a string and a number per line; "!" for a failed one.
 std::string rows_of(const std::string& path) {
   std::string all;
   CsvReader reader(path, {.columns = {{CsvType::String}, {CsvType::Int64}}, .header = false});
@@ -213,7 +213,7 @@ std::string rows_of(const std::string& path) {
   return all;
 }
 
-/// What is read of the files lines-0, lines-1, ... and rows-0, rows-1, ... goes into files of the same name with
+/// Writes the text read from the files lines-0, lines-1, ... and rows-0, rows-1, ... into files of the same name with
 /// ".read".
 void read_text(const std::string& folder) {
   for (const auto& [name, read] : {std::pair("lines", &lines_of), std::pair("rows", &rows_of)}) {

@@ -1,17 +1,17 @@
 // A worker that trains until something goes wrong: `fault_program SCENARIO [name=value...]`.
 //
-//   faulty=1     the worker that does what the scenario says, at step 4
-//   replicas=2   of each worker
+//   faulty=1     the worker that executes the scenario, at step 4
+//   replicas=2   replicas per worker
 //   steps=12     how many to make
-//   timeout=60   of collectives, in seconds
+//   timeout=60   limit of collectives, in seconds
 //   join=60      how long to wait for other workers, in seconds
 //   outlive=1    the optimizer outlives the strategy
-//   save=FILE    where to save what is left after a failure; the program then ends as if nothing had happened
+//   save=FILE    where to save the state after a failure; the program then ends as if nothing had happened
 //   each=FILE    where to save after every step
-//   data_port=0  of the faulty worker
+//   data_port=0  port of the faulty worker
 //   tls=A,C,K    the files of authority, certificate and key
 //
-// After each step it prints a digest of the weights. When it fails it prints when, the error, and the weights that it has.
+// After each step it prints a digest of the weights. On failure it prints the time, the error, and its weights.
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
@@ -148,7 +148,7 @@ class Worker {
       }
       say("leaves at %.6f", now());
     } catch (const ls::Error& error) {
-      // The step that failed has left nothing behind.
+      // The failed step left nothing behind.
       say("failed at %.6f with L%d\n%s", now(), error.number(), error.what());
       weights("kept");
       if (settings_.save.empty()) throw;

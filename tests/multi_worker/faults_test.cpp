@@ -1,5 +1,5 @@
-// What users of MultiWorkerMirroredStrategy see when something goes wrong: who is named on every worker, how fast, with
-// which exit code, and what is left. `--gtest_repeat=5` gives medians of five.
+// Faults as seen by users of MultiWorkerMirroredStrategy: which worker is named on every worker, how fast, with which
+// exit code, and the remaining state. `--gtest_repeat=5` gives medians of five.
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ namespace {
 constexpr int kPeerLost = 3;  // exit codes of the program
 constexpr int kError = 1;
 constexpr seconds kEnough(40);     // for anything that must happen
-constexpr double kQuietStart = 1;  // seconds to load LibTorch, at most, on a machine without other work
+constexpr double kQuietStart = 1;  // seconds to load LibTorch, at most, on an idle machine
 
 // ---- times to notice
 
@@ -51,31 +51,31 @@ class PrintedTable : public testing::Environment {
 };
 const auto* const printed = testing::AddGlobalTestEnvironment(new PrintedTable);
 
-/// Remembers the time for the table. A test allows for ten times the limit: its machine has other work to do.
+/// Records the time for the table. A test allows for ten times the limit, as the machine may be busy.
 void noticed(const std::string& fault, double limit, double taken) {
   table()[fault].limit = limit;
   table()[fault].times.push_back(taken);
   EXPECT_LE(taken, 10 * limit) << fault;
 }
 
-// ---- what workers say
+// ---- the workers' messages
 
-double time_after(const std::string& mark, const std::string& said) {
-  const auto at = said.find(mark);
-  if (at == said.npos) {
-    ADD_FAILURE() << "no '" << mark << "' in:\n" << said;
+double time_after(const std::string& mark, const std::string& output) {
+  const auto at = output.find(mark);
+  if (at == output.npos) {
+    ADD_FAILURE() << "no '" << mark << "' in:\n" << output;
     return 0;
   }
-  return std::strtod(said.c_str() + at + mark.size(), nullptr);
+  return std::strtod(output.c_str() + at + mark.size(), nullptr);
 }
 
 /// The first block of an error.
-std::string error_in(const std::string& said) {
-  const auto begin = said.find("error[L");
-  if (begin == said.npos) return {};
-  auto end = said.find('\n', begin);
-  while (end != said.npos && said.compare(end + 1, 2, "  ") == 0) end = said.find('\n', end + 1);
-  return said.substr(begin, end - begin);
+std::string error_in(const std::string& output) {
+  const auto begin = output.find("error[L");
+  if (begin == output.npos) return {};
+  auto end = output.find('\n', begin);
+  while (end != output.npos && output.compare(end + 1, 2, "  ") == 0) end = output.find('\n', end + 1);
+  return output.substr(begin, end - begin);
 }
 
 Strings program(const std::string& scenario, Strings settings = {}) {
@@ -83,50 +83,50 @@ Strings program(const std::string& scenario, Strings settings = {}) {
   return settings;
 }
 
-/// By step, of a training that nothing disturbs: one process with as many replicas has the same bits.
+/// By step, for a training without faults: one process with as many replicas has the same bits.
 const std::string& undisturbed() {
-  static const std::string said = [] {
+  static const std::string output = [] {
     Process process(program("train", {"replicas=6", "steps=400"}), {});
-    EXPECT_EQ(process.wait(kEnough), 0) << process.said();
-    return process.said();
+    EXPECT_EQ(process.wait(kEnough), 0) << process.output();
+    return process.output();
   }();
-  return said;
+  return output;
 }
 
-/// That a worker has the weights of the last whole step.
-void expect_whole_step(const std::string& said) {
+/// Checks that a worker has the weights of the last whole step.
+void expect_whole_step(const std::string& output) {
   const std::string mark = "\nkept ";
-  const auto at = said.find(mark);
-  ASSERT_NE(at, said.npos) << said;
+  const auto at = output.find(mark);
+  ASSERT_NE(at, output.npos) << output;
   const auto begin = at + mark.size();
-  const std::string kept = said.substr(begin, said.find('\n', begin) - begin);
+  const std::string kept = output.substr(begin, output.find('\n', begin) - begin);
   EXPECT_TRUE(contains(undisturbed(), "step " + kept + "\n")) << kept;
 }
 
 struct Expected {
   int code = kPeerLost;
-  Strings parts = {};  ///< of the error
+  Strings parts = {};  ///< parts of the error
   bool has_weights = true;
 };
 
-/// That a worker ends with this error; returns when it noticed.
+/// Checks that a worker ends with this error; returns when it noticed.
 double expect_error(Process& worker, const Expected& expected) {
   const int code = worker.wait(kEnough);
-  const std::string said = worker.said();
-  EXPECT_EQ(code, expected.code) << said;
-  for (const auto& part : expected.parts) EXPECT_TRUE(contains(error_in(said), part)) << part << "\n" << said;
-  EXPECT_TRUE(contains(error_in(said), "help:")) << said;
-  if (expected.has_weights) expect_whole_step(said);
-  const double at = time_after(expected.has_weights ? "failed at " : "error at ", said);
-  EXPECT_LT(worker.ended() - at, 10) << "it noticed, but did not end:\n" << said;
+  const std::string output = worker.output();
+  EXPECT_EQ(code, expected.code) << output;
+  for (const auto& part : expected.parts) EXPECT_TRUE(contains(error_in(output), part)) << part << "\n" << output;
+  EXPECT_TRUE(contains(error_in(output), "help:")) << output;
+  if (expected.has_weights) expect_whole_step(output);
+  const double at = time_after(expected.has_weights ? "failed at " : "error at ", output);
+  EXPECT_LT(worker.ended() - at, 10) << "it noticed, but did not end:\n" << output;
   return at;
 }
 
-/// That all of them end with the same error, as far as it is about the cause; the last one to notice.
+/// Checks that all of them end with the same error, as far as the cause is concerned; returns the last to notice.
 double expect_errors(Job& job, const std::vector<int>& survivors, const Expected& expected) {
   double last = 0;
   for (const int k : survivors) last = std::max(last, expect_error(job[k], expected));
-  for (const int k : survivors) EXPECT_EQ(error_in(job[k].said()), error_in(job[survivors[0]].said()));
+  for (const int k : survivors) EXPECT_EQ(error_in(job[k].output()), error_in(job[survivors[0]].output()));
   return last;
 }
 
@@ -141,11 +141,11 @@ class Faults : public testing::Test {
 
 const Strings kForLong{"steps=100000"};
 
-// ---- workers that end or stand still
+// ---- workers that end or freeze
 
 void kill_while_training(int victim, const std::string& fault, int number) {
   Job job(3, program("train", kForLong));
-  for (int k = 0; k < 3; ++k) ASSERT_TRUE(job[k].says("step 5 ")) << job[k].said();
+  for (int k = 0; k < 3; ++k) ASSERT_TRUE(job[k].prints("step 5 ")) << job[k].output();
   const double since = now();
   job[victim].signal(SIGKILL);
   std::vector<int> survivors{0, 1, 2};
@@ -162,46 +162,46 @@ TEST_F(Faults, AKilledChiefIsNamed) { kill_while_training(0, "18 chief killed", 
 
 TEST_F(Faults, AFrozenWorkerIsNamed) {
   Job job(3, program("train", kForLong));
-  ASSERT_TRUE(job[2].says("step 5 ")) << job[2].said();
+  ASSERT_TRUE(job[2].prints("step 5 ")) << job[2].output();
   const double since = now();
   job[2].signal(SIGSTOP);
   const std::string who = "worker 2 (" + job.addresses[2] + ")";
   noticed(
       " 2 worker frozen", 3,
       expect_errors(job, {0, 1}, {.parts = {"error[L104]: " + who, "stopped answering", "last heartbeat"}}) - since);
-  job[2].signal(SIGCONT);  // it learns that the others have gone on without it
-  EXPECT_EQ(job[2].wait(kEnough), kPeerLost) << job[2].said();
+  job[2].signal(SIGCONT);  // it learns that the others have continued without it
+  EXPECT_EQ(job[2].wait(kEnough), kPeerLost) << job[2].output();
 }
 
 TEST_F(Faults, AShortPauseIsAWarning) {
   Job job(3, program("train", {"steps=60"}));
-  ASSERT_TRUE(job[1].says("step 5 ")) << job[1].said();
+  ASSERT_TRUE(job[1].prints("step 5 ")) << job[1].output();
   job[1].signal(SIGSTOP);
   ::poll(nullptr, 0, 1500);
   job[1].signal(SIGCONT);
-  for (int k = 0; k < 3; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
-  EXPECT_TRUE(contains(job[0].said(), "worker 1 (" + job.addresses[1] + ") did not answer for")) << job[0].said();
+  for (int k = 0; k < 3; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].output();
+  EXPECT_TRUE(contains(job[0].output(), "worker 1 (" + job.addresses[1] + ") did not answer for")) << job[0].output();
 }
 
 TEST_F(Faults, AStuckWorkerIsNamedInAWarningAndThenInAnError) {
   Job job(3, program("stuck", {"timeout=11"}));
-  ASSERT_TRUE(job[1].says("fault at")) << job[1].said();
+  ASSERT_TRUE(job[1].prints("fault at")) << job[1].output();
   const std::string who = "worker 1 (" + job.addresses[1] + ")";
-  const std::string warning = str(" s; not there yet: ", who, " was last heard of in call 3 of run");
-  EXPECT_TRUE(job[0].says(warning)) << job[0].said();
-  EXPECT_TRUE(job[2].says(warning)) << job[2].said();
-  noticed(" 3 worker stuck in user code (warning)", 10, now() - time_after("fault at ", job[1].said()));
-  EXPECT_TRUE(contains(job[0].said(), "also waiting: worker 2")) << job[0].said();
+  const std::string warning = str(" s; not there yet: ", who, " was last seen in call 3 of run");
+  EXPECT_TRUE(job[0].prints(warning)) << job[0].output();
+  EXPECT_TRUE(job[2].prints(warning)) << job[2].output();
+  noticed(" 3 worker stuck in user code (warning)", 10, now() - time_after("fault at ", job[1].output()));
+  EXPECT_TRUE(contains(job[0].output(), "also waiting: worker 2")) << job[0].output();
   expect_errors(job, {0, 2},
                 {.code = kError, .parts = {"error[L101]: worker 1 did not reach a collective in time", who}});
-  job[1].end();  // it would sleep for ever
+  job[1].end();  // it would sleep forever
 }
 
 TEST_F(Faults, AWorkerThatMakesFewerStepsIsNamed) {
   for (const int early : {1, 0}) {
     Job job(3, program("fewer_steps", {str("faulty=", early)}));
-    EXPECT_EQ(job[early].wait(kEnough), 0) << job[early].said();
-    const double since = time_after("leaves at ", job[early].said());
+    EXPECT_EQ(job[early].wait(kEnough), 0) << job[early].output();
+    const double since = time_after("leaves at ", job[early].output());
     std::vector<int> others{0, 1, 2};
     std::erase(others, early);
     double last = 0;
@@ -226,7 +226,7 @@ TEST_F(Faults, ACutNetworkIsNoticedOnBothSidesAndTheSideWithoutTheChiefWritesNot
     words.insert(words.end(), command.begin(), command.end());
     job.start(k, words, key);
   }
-  for (int k = 0; k < 3; ++k) ASSERT_TRUE(job[k].says("step 5 ")) << job[k].said();
+  for (int k = 0; k < 3; ++k) ASSERT_TRUE(job[k].prints("step 5 ")) << job[k].output();
   ASSERT_TRUE(hosts.pull_out());
   const double since = now();
   double last = 0;
@@ -236,7 +236,7 @@ TEST_F(Faults, ACutNetworkIsNoticedOnBothSidesAndTheSideWithoutTheChiefWritesNot
   }
   noticed(" 4 network cut", 3, last - since);
   EXPECT_TRUE(std::filesystem::is_empty(cut_off.path()));
-  // A file that was being written when the others went is gone, and the one before is whole.
+  // A file that was being written when the others left is gone, and the previous one is whole.
   EXPECT_TRUE(std::filesystem::exists(with_chief / "model"));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(with_chief.path()), {}), 1);
 }
@@ -255,9 +255,9 @@ class OnThreeHosts : public Faults {
       words.insert(words.end(), command.begin(), command.end());
       job.start(k, words, {"LOCKSTEP_JOB_KEY=" + std::string(64, '7')});
     }
-    for (int k = 0; k < 3; ++k) ASSERT_TRUE(job[k].says("step 5 ")) << job[k].said();
+    for (int k = 0; k < 3; ++k) ASSERT_TRUE(job[k].prints("step 5 ")) << job[k].output();
   }
-  /// Of the way between workers 1 and 2.
+  /// Expects a cut between workers 1 and 2.
   void expect_cut(const std::string& fault) {
     const double since = now();
     const Strings parts{str("error[L104]: worker 1 (", job.addresses[1], ") and worker 2 (", job.addresses[2],
@@ -266,7 +266,7 @@ class OnThreeHosts : public Faults {
     noticed(fault, 3, expect_errors(job, {0, 1, 2}, {.parts = parts}) - since);
   }
 
-  /// Of pauses that follow each other so closely that TCP may not send in between.
+  /// Tests pauses that follow each other so closely that TCP may not send in between.
   void expect_no_harm(const std::function<bool()>& cut, const std::function<bool()>& mend) {
     start({"steps=400"});
     for (const double pause : {0.5, 1.5, 1.5}) {
@@ -277,11 +277,12 @@ class OnThreeHosts : public Faults {
       ASSERT_TRUE(mend());
       ::poll(nullptr, 0, 300);
     }
-    for (int k = 0; k < 3; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+    for (int k = 0; k < 3; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].output();
     for (const auto& line : {"step 399 ", "step 400 "}) {
       const auto at = undisturbed().find(line);
       const std::string expected = undisturbed().substr(at, undisturbed().find('\n', at) - at);
-      for (int k = 0; k < 3; ++k) EXPECT_TRUE(contains(job[k].said(), expected)) << expected << "\n" << job[k].said();
+      for (int k = 0; k < 3; ++k)
+        EXPECT_TRUE(contains(job[k].output(), expected)) << expected << "\n" << job[k].output();
     }
   }
 
@@ -327,7 +328,7 @@ TEST_F(Faults, APortInUseIsNamed) {
   const double at = expect_error(
       worker, {.parts = {str("error[L106]: port ", port, " of worker 1 (", address, ") is in use"), str(::getpid())},
                .has_weights = false});
-  noticed(" 8 port in use", 1, at - time_after("begins at ", worker.said()));
+  noticed(" 8 port in use", 1, at - time_after("begins at ", worker.output()));
   ::close(socket);
 }
 
@@ -339,14 +340,14 @@ TEST_F(Faults, ADataPortInUseIsToldToAll) {
     for (int k = 0; k < 3; ++k) job.start(k, program("train", settings));
     const Strings parts{"error[L106]: the data port " + address + " is in use", "reported by worker " + faulty,
                         "this process itself, "};
-    job.wait(kEnough);  // for all at once: each of them must end soon after it has noticed
+    job.wait(kEnough);  // for all at once: each of them must end soon after it noticed
     const double last = expect_errors(job, {0, 1, 2}, {.code = kError, .parts = parts, .has_weights = false});
     double begin = 0, start = 0;
     for (int k = 0; k < 3; ++k) {
-      begin = std::max(begin, time_after("begins at ", job[k].said()));
-      start = std::max(start, time_after("begins at ", job[k].said()) - job[k].started());
+      begin = std::max(begin, time_after("begins at ", job[k].output()));
+      start = std::max(start, time_after("begins at ", job[k].output()) - job[k].started());
     }
-    // Three processes meet at the time when they are busiest: on a machine with other work as slowly as they start.
+    // Three processes meet when they are busiest: on a machine with other work as slowly as they start.
     noticed(" 8 data port in use", 1, (last - begin) / std::max(1.0, start / kQuietStart));
   }
 }
@@ -356,25 +357,25 @@ TEST_F(Faults, AMissingWorkerIsNamedWhileOthersWait) {
   job.start(0, program("train", {"join=6"}));
   job.start(2, program("train", {"join=6"}));
   const std::string who = "worker 1 (" + job.addresses[1] + ")";
-  EXPECT_TRUE(job[0].says("waiting for " + who + ": connection refused", kEnough)) << job[0].said();
-  noticed(" 9 worker missing (line)", 5, now() - time_after("begins at ", job[0].said()));
-  EXPECT_TRUE(contains(job[0].said(), "here: worker 0 and worker 2")) << job[0].said();
+  EXPECT_TRUE(job[0].prints("waiting for " + who + ": connection refused", kEnough)) << job[0].output();
+  noticed(" 9 worker missing (line)", 5, now() - time_after("begins at ", job[0].output()));
+  EXPECT_TRUE(contains(job[0].output(), "here: worker 0 and worker 2")) << job[0].output();
   for (int k = 0; k < 2; ++k)
     expect_error(job[k], {.code = kError, .parts = {"error[L105]: the job did not start", who}, .has_weights = false});
 }
 
 TEST_F(Faults, ASecondProcessWithATaskIndexIsToldWhoHasIt) {
   Job job(2, program("train", {"steps=300"}));
-  ASSERT_TRUE(job[1].says("step 5 ")) << job[1].said();
+  ASSERT_TRUE(job[1].prints("step 5 ")) << job[1].output();
   auto& second = job.start(1, program("train"));
   const double at = expect_error(
       second,
       {.code = kError,
        .parts = {"error[L107]: worker 1 (" + job.addresses[1] + ") is already in the job", str("pid ", job[1].pid())},
        .has_weights = false});
-  noticed("10 same task index", 1, at - time_after("begins at ", second.said()));
-  for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
-  EXPECT_TRUE(contains(job[1].said(), str("pid ", second.pid(), " on host"))) << job[1].said();
+  noticed("10 same task index", 1, at - time_after("begins at ", second.output()));
+  for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].output();
+  EXPECT_TRUE(contains(job[1].output(), str("pid ", second.pid(), " on host"))) << job[1].output();
 }
 
 TEST_F(Faults, DifferentClustersAreCompared) {
@@ -390,7 +391,7 @@ TEST_F(Faults, DifferentClustersAreCompared) {
   const double at = expect_error(worker, expected);
   expect_error(job[0], expected);
   noticed("11 different TF_CONFIG", 1,
-          at - std::max(time_after("begins at ", worker.said()), time_after("begins at ", job[0].said())));
+          at - std::max(time_after("begins at ", worker.output()), time_after("begins at ", job[0].output())));
 }
 
 TEST_F(Faults, DifferentProgramsAreCompared) {
@@ -407,9 +408,9 @@ TEST_F(Faults, DifferentProgramsAreCompared) {
     double first = 0;
     for (int k = 0; k < 3; ++k) {
       expect_error(job[k], {.code = kError, .parts = parts, .has_weights = false});
-      first = std::max(first, time_after("begins at ", job[k].said()));
+      first = std::max(first, time_after("begins at ", job[k].output()));
     }
-    noticed("12 " + scenario, 1, time_after("error at ", job[0].said()) - first);
+    noticed("12 " + scenario, 1, time_after("error at ", job[0].output()) - first);
   }
 }
 
@@ -422,7 +423,7 @@ TEST_F(Faults, SettingsThatOneWorkerChangesAreNoticedAtTheNextStep) {
   for (const auto& [scenario, parts] : scenarios) {
     Job job(3, program(scenario));
     const double last = expect_errors(job, {0, 1, 2}, {.code = kError, .parts = parts});
-    noticed("12 " + scenario, 1, last - time_after("fault at ", job[1].said()));
+    noticed("12 " + scenario, 1, last - time_after("fault at ", job[1].output()));
   }
 }
 
@@ -458,8 +459,9 @@ TEST_F(Faults, ADifferentKindOfCpuIsAWarning) {
   Job job(free_addresses(2));
   job.start(0, words);
   job.start(1, on_another);
-  for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
-  EXPECT_TRUE(contains(job[0].said(), "worker 1 runs on another kind of machine: worker 0 has \"")) << job[0].said();
+  for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].output();
+  EXPECT_TRUE(contains(job[0].output(), "worker 1 runs on another kind of machine: worker 0 has \""))
+      << job[0].output();
 }
 
 TEST_F(Faults, WrongCertificatesAreNamedOnBothSides) {
@@ -475,7 +477,7 @@ TEST_F(Faults, WrongCertificatesAreNamedOnBothSides) {
   Job job(free_addresses(2));
   job.start(0, program("train", {as_setting(authority.sign("host0"))}));
   job.start(1, program("train"), as_variables(authority.sign("host1")));
-  for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+  for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].output();
 
   Job wrong(free_addresses(2));
   wrong.start(0, program("train", {as_setting(authority.sign("host0")), "join=4"}));
@@ -485,7 +487,7 @@ TEST_F(Faults, WrongCertificatesAreNamedOnBothSides) {
                  .parts = {"error[L111]: worker 1 and the chief (" + wrong.addresses[0] + ") do not accept"},
                  .has_weights = false});
   noticed("33 certificate of another authority", 1,
-          at - std::max(time_after("begins at ", wrong[0].said()), time_after("begins at ", wrong[1].said())));
+          at - std::max(time_after("begins at ", wrong[0].output()), time_after("begins at ", wrong[1].output())));
   expect_error(wrong[0], {.code = kError,
                           .parts = {"error[L105]", "worker 1 (" + wrong.addresses[1] + ")",
                                     "all certificates are of one authority"},
@@ -509,7 +511,7 @@ TEST_P(Mismatches, AreNamedOnAllWorkersBeforeDataIsUsed) {
       job, {0, 1, 2},
       {.code = kError,
        .parts = {"error[L110]: worker 1 and workers 0 and 2 called", GetParam().part, "fault_program.cpp:"}});
-  noticed(GetParam().fault, 0.1, last - time_after("fault at ", job[1].said()));
+  noticed(GetParam().fault, 0.1, last - time_after("fault at ", job[1].output()));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Mismatches,
@@ -535,25 +537,25 @@ INSTANTIATE_TEST_SUITE_P(All, Mismatches,
 TEST_F(Faults, DigestsFindBuffersThatDifferBetweenWorkers) {
   Job job(3, program("other_buffers"));
   for (int k = 0; k < 3; ++k) {
-    EXPECT_NE(job[k].wait(kEnough), 0) << job[k].said();
-    const std::string said = job[k].said();
-    EXPECT_TRUE(contains(error_in(said), "buffer '3.running_mean' of worker 1 differs from worker 0's")) << said;
-    EXPECT_TRUE(contains(said, "step 3 weights")) << said;
-    EXPECT_FALSE(contains(said, "step 4 weights")) << said;
+    EXPECT_NE(job[k].wait(kEnough), 0) << job[k].output();
+    const std::string output = job[k].output();
+    EXPECT_TRUE(contains(error_in(output), "buffer '3.running_mean' of worker 1 differs from worker 0's")) << output;
+    EXPECT_TRUE(contains(output, "step 3 weights")) << output;
+    EXPECT_FALSE(contains(output, "step 4 weights")) << output;
   }
 }
 
 TEST_F(Faults, ASaveWaitsForTheChiefAsLongAsCollectivesDo) {
   const TemporaryFolder folder;
   Job job(2, program("late_save", {"faulty=0", "join=4", "timeout=0", "each=" + (folder / "model")}));
-  for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+  for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].output();
 }
 
 // ---- errors in the program
 
 struct Mistake {
   const char* scenario;
-  int code;  ///< of the worker that makes it
+  int code;  ///< exit code of the worker that makes it
   Strings parts;
 };
 void PrintTo(const Mistake& each, std::ostream* out) { *out << each.scenario; }
@@ -564,8 +566,8 @@ TEST_P(Mistakes, StopAllWorkersWithOneCause) {
   const std::string scenario = GetParam().scenario;
   const bool catches = scenario != "uncaught";
   Job job(3, program(scenario));
-  EXPECT_EQ(job[1].wait(kEnough), GetParam().code) << job[1].said();
-  const double since = time_after("fault at ", job[1].said());
+  EXPECT_EQ(job[1].wait(kEnough), GetParam().code) << job[1].output();
+  const double since = time_after("fault at ", job[1].output());
   Strings parts = GetParam().parts;
   parts.push_back("worker 1 (" + job.addresses[1] + ")");
   const double last = expect_errors(job, {0, 2}, {.code = catches ? kPeerLost : 1000 + SIGABRT, .parts = parts});
@@ -587,35 +589,35 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_F(Faults, AnErrorOfTheChiefsProgramStopsAll) {
   Job job(3, program("throw_last", {"faulty=0"}));
-  EXPECT_EQ(job[0].wait(kEnough), kError) << job[0].said();
+  EXPECT_EQ(job[0].wait(kEnough), kError) << job[0].output();
   const double last = expect_errors(job, {1, 2}, {.parts = {"error[L113]", "a bad picture", "worker 0 ("}});
-  noticed("36 throw_last on the chief", 1, last - time_after("fault at ", job[0].said()));
+  noticed("36 throw_last on the chief", 1, last - time_after("fault at ", job[0].output()));
 }
 
 TEST_F(Faults, AWindowThatOneWorkerHasDroppedStopsAll) {
   Job job(3, program("drops_window"));
-  for (int k = 0; k < 3; ++k) {  // each sees it by itself, or hears of it before
-    EXPECT_GT(job[k].wait(kEnough), 0) << job[k].said();
+  for (int k = 0; k < 3; ++k) {  // each sees it by itself, or learns of it before
+    EXPECT_GT(job[k].wait(kEnough), 0) << job[k].output();
     for (const char* part : {"a different number of times", "help: "})
-      EXPECT_TRUE(contains(error_in(job[k].said()), part)) << job[k].said();
+      EXPECT_TRUE(contains(error_in(job[k].output()), part)) << job[k].output();
   }
 }
 
 TEST_F(Faults, AnOptimizerMayOutliveTheStrategyOfAFailedStep) {
   Job job(3, program("throw_in_backward", {"outlive=1"}));
-  EXPECT_EQ(job[1].wait(kEnough), kError) << job[1].said();
+  EXPECT_EQ(job[1].wait(kEnough), kError) << job[1].output();
   expect_errors(job, {0, 2}, {.parts = {"error[L113]", "a bad gradient"}});
-  for (int k = 0; k < 3; ++k) EXPECT_TRUE(contains(job[k].said(), "outlived its strategy")) << job[k].said();
+  for (int k = 0; k < 3; ++k) EXPECT_TRUE(contains(job[k].output(), "outlived its strategy")) << job[k].output();
 }
 
 TEST_F(Faults, AfterAFailureWeightsCanBeSavedHere) {
   const TemporaryFolder folder;
   Job job(3, program("throw_first", {"save=" + (folder / "worker")}));
-  EXPECT_EQ(job[1].wait(kEnough), kError) << job[1].said();
+  EXPECT_EQ(job[1].wait(kEnough), kError) << job[1].output();
   for (const int k : {0, 2}) {
-    EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
-    expect_whole_step(job[k].said());
-    EXPECT_TRUE(contains(job[k].said(), "saved")) << job[k].said();
+    EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].output();
+    expect_whole_step(job[k].output());
+    EXPECT_TRUE(contains(job[k].output(), "saved")) << job[k].output();
   }
   EXPECT_EQ(file_content(folder / "worker0"), file_content(folder / "worker2"));
 }
@@ -632,14 +634,14 @@ class Launcher : public Faults {
   static std::vector<pid_t> workers_of(Process& launcher) {
     std::vector<pid_t> pids;
     for (int k = 0; k < 3; ++k) {
-      EXPECT_TRUE(launcher.says(str("[worker ", k, "] step 5 "))) << launcher.said();
-      const std::string said = launcher.said();
-      const auto at = said.find(str("[worker ", k, "] pid "));
-      pids.push_back(at == said.npos ? 0 : std::atoi(said.c_str() + at + str("[worker ", k, "] pid ").size()));
+      EXPECT_TRUE(launcher.prints(str("[worker ", k, "] step 5 "))) << launcher.output();
+      const std::string output = launcher.output();
+      const auto at = output.find(str("[worker ", k, "] pid "));
+      pids.push_back(at == output.npos ? 0 : std::atoi(output.c_str() + at + str("[worker ", k, "] pid ").size()));
     }
     return pids;
   }
-  /// Until none of them is left, in seconds.
+  /// Waits until none of them is left; returns the seconds.
   static double gone_after(const std::vector<pid_t>& pids) {
     const double since = now();
     EXPECT_TRUE(are_gone(pids, kEnough)) << "workers are left behind";
@@ -651,9 +653,9 @@ TEST_F(Launcher, NamesTheWorkerThatWasKilled) {
   Process launcher(words("train", kForLong), {});
   const auto pids = workers_of(launcher);
   ::kill(pids[2], SIGKILL);
-  EXPECT_EQ(launcher.wait(kEnough), kPeerLost) << launcher.said();
-  EXPECT_TRUE(contains(launcher.said(), str("lockstep: worker 2 (pid ", pids[2], ") was killed by SIGKILL")))
-      << launcher.said();
+  EXPECT_EQ(launcher.wait(kEnough), kPeerLost) << launcher.output();
+  EXPECT_TRUE(contains(launcher.output(), str("lockstep: worker 2 (pid ", pids[2], ") was killed by SIGKILL")))
+      << launcher.output();
   EXPECT_LT(gone_after(pids), 2);
 }
 
@@ -663,21 +665,21 @@ TEST_F(Launcher, NamesTheWorkerThatIsFrozen) {
   Process launcher(all, {});
   const auto pids = workers_of(launcher);
   ::kill(pids[1], SIGSTOP);
-  EXPECT_EQ(launcher.wait(kEnough), kPeerLost) << launcher.said();
+  EXPECT_EQ(launcher.wait(kEnough), kPeerLost) << launcher.output();
   EXPECT_TRUE(
-      contains(launcher.said(), str("\nlockstep: worker 1 (pid ", pids[1], ") did not answer and was stopped, ")))
-      << launcher.said();
+      contains(launcher.output(), str("\nlockstep: worker 1 (pid ", pids[1], ") did not answer and was stopped, ")))
+      << launcher.output();
 }
 
 TEST_F(Launcher, NamesTheWorkerWhoseExceptionNobodyCaught) {
   Process launcher(words("uncaught", {}), {});
-  EXPECT_EQ(launcher.wait(kEnough), kError) << launcher.said();
-  const std::string said = launcher.said();
-  const auto at = said.find("\nlockstep: worker 1 (pid ");
-  ASSERT_NE(at, said.npos) << said;
-  EXPECT_TRUE(contains(said.substr(at), "crashed with SIGABRT")) << said;
-  EXPECT_TRUE(contains(said.substr(at), "the disk is full")) << said;
-  EXPECT_EQ(said.find("\nlockstep: worker ", at + 1), said.npos) << said;  // one cause
+  EXPECT_EQ(launcher.wait(kEnough), kError) << launcher.output();
+  const std::string output = launcher.output();
+  const auto at = output.find("\nlockstep: worker 1 (pid ");
+  ASSERT_NE(at, output.npos) << output;
+  EXPECT_TRUE(contains(output.substr(at), "crashed with SIGABRT")) << output;
+  EXPECT_TRUE(contains(output.substr(at), "the disk is full")) << output;
+  EXPECT_EQ(output.find("\nlockstep: worker ", at + 1), output.npos) << output;  // one cause
 }
 
 TEST_F(Launcher, LeavesNobodyBehindAfterCtrlC) {
@@ -685,7 +687,7 @@ TEST_F(Launcher, LeavesNobodyBehindAfterCtrlC) {
   const auto pids = workers_of(launcher);
   launcher.signal(SIGINT);
   noticed("31 Ctrl-C", 2, gone_after(pids));
-  EXPECT_EQ(launcher.wait(kEnough), 130) << launcher.said();
+  EXPECT_EQ(launcher.wait(kEnough), 130) << launcher.output();
 }
 
 TEST_F(Launcher, LeavesNobodyBehindWhenItIsKilled) {
@@ -695,11 +697,11 @@ TEST_F(Launcher, LeavesNobodyBehindWhenItIsKilled) {
   noticed("31 launcher killed", 2, gone_after(pids));
 }
 
-// ---- what training survives
+// ---- faults that training survives
 
 TEST_F(Faults, StrangersAtThePortsDisturbNobody) {
   Job job(3, program("train", {"steps=150"}));
-  ASSERT_TRUE(job[0].says("step 5 ")) << job[0].said();
+  ASSERT_TRUE(job[0].prints("step 5 ")) << job[0].output();
   std::vector<int> sockets;
   for (const auto& address : job.addresses) {
     for (const std::string& bytes :
@@ -717,10 +719,10 @@ TEST_F(Faults, StrangersAtThePortsDisturbNobody) {
     }
   }
   for (int k = 0; k < 3; ++k) {
-    EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+    EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].output();
     const auto at = undisturbed().find("step 150 ");
     ASSERT_NE(at, std::string::npos);
-    EXPECT_TRUE(contains(job[k].said(), undisturbed().substr(at, undisturbed().find('\n', at) - at)));
+    EXPECT_TRUE(contains(job[k].output(), undisturbed().substr(at, undisturbed().find('\n', at) - at)));
   }
   for (const int socket : sockets) ::close(socket);
 }
@@ -734,17 +736,17 @@ TEST_F(Faults, AWorkerOfAnEarlierRunIsRefused) {
                                        .parts = {"error[L118]: worker 1 (" + job.addresses[1] + ") cannot come back"},
                                        .has_weights = false});
   noticed("34 old incarnation", 1,
-          at - std::max(time_after("begins at ", old.said()), time_after("begins at ", job[0].said())));
+          at - std::max(time_after("begins at ", old.output()), time_after("begins at ", job[0].output())));
   auto& right = job.start(1, program("train"), second_run);
-  EXPECT_EQ(right.wait(kEnough), 0) << right.said();
-  EXPECT_EQ(job[0].wait(kEnough), 0) << job[0].said();
+  EXPECT_EQ(right.wait(kEnough), 0) << right.output();
+  EXPECT_EQ(job[0].wait(kEnough), 0) << job[0].output();
 }
 
 TEST_F(Faults, DataThatEndsEarlierOnOneWorkerLosesNoRow) {
   Job job(3, program("uneven_data"));
   for (int k = 0; k < 3; ++k) {
-    EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
-    EXPECT_TRUE(contains(job[k].said(), "rows 21 total 400")) << job[k].said();
+    EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].output();
+    EXPECT_TRUE(contains(job[k].output(), "rows 21 total 400")) << job[k].output();
   }
 }
 

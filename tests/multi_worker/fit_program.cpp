@@ -40,7 +40,7 @@ nn::Sequential make_net() {
                         nn::Dropout(0.5), nn::Linear(16 * 4 * 4, 64), nn::ReLU(), nn::Linear(64, 10));
 }
 
-/// What only worker 1 does.
+/// Executed by worker 1 only.
 ls::train::CallbackPtr on_worker_1(const std::string& what, std::function<void()> set_rate) {
   const auto is_here = [](const ls::train::Training& t) { return t.strategy.worker_id() == 1; };
   ls::train::LambdaOptions of{.name = "of_worker_1"};
@@ -48,7 +48,7 @@ ls::train::CallbackPtr on_worker_1(const std::string& what, std::function<void()
   of.batch_ends = [=](const ls::train::Training& t) -> Decision {
     if (!is_here(t) || t.step != 8) return {};
     if (what == "stop_in_epoch") return {.stop = true, .reason = "worker 1 has seen enough"};
-    if (what == "throw_in_epoch") throw std::runtime_error("worker 1 cannot go on");
+    if (what == "throw_in_epoch") throw std::runtime_error("worker 1 cannot continue");
     return {};
   };
   of.epoch_begins = [=](const ls::train::Training& t) -> Decision {
@@ -60,20 +60,21 @@ ls::train::CallbackPtr on_worker_1(const std::string& what, std::function<void()
     if (what == "stop") return {.stop = true, .reason = "worker 1 has seen enough"};
     if (what == "rate") return {.learning_rate = 0.5e-3};
     if (what == "save") return {.save = true};
-    if (what == "throw") throw std::runtime_error("worker 1 cannot go on");
+    if (what == "throw") throw std::runtime_error("worker 1 cannot continue");
     return {};
   };
   of.save = [](const ls::train::Training& t) { std::printf("saves after step %d\n", static_cast<int>(t.step)); };
   return ls::train::lambda(std::move(of));
 }
 
-/// The step of "die_at 8"; -1 where something else is to happen.
+/// The step in "die_at 8"; -1 for other scenarios.
 std::int64_t step_of(const std::string& prefix, const std::string& what) {
   return what.rfind(prefix, 0) == 0 ? std::stoll(what.substr(prefix.size())) : -1;
 }
 
-/// "die_at 8": the last worker ends there as if it were killed, before the step is saved. "term_at 8": it receives SIGTERM.
-/// "full": from the second epoch on, the chief's disk takes no file of more than some bytes. "often" saves after each step.
+/// "die_at 8": the last worker ends there as if it were killed, before the step is saved. "term_at 8": it receives
+/// SIGTERM. "full": from the second epoch on, the chief's disk rejects files of more than some bytes. "often" saves
+/// after each step.
 ls::train::CallbackPtr dying(const std::string& what) {
   const std::int64_t dies = step_of("die_at ", what), terminated = step_of("term_at ", what);
   return ls::train::lambda({.name = "dying",

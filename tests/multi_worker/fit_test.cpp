@@ -14,7 +14,7 @@
 namespace lockstep {
 namespace {
 
-/// What a worker has printed, without its progress.
+/// The output of a worker, without its progress.
 std::string results_in(const std::string& text) {
   std::istringstream in(text);
   std::string found;
@@ -43,11 +43,11 @@ std::string fit(int workers, int replicas, const std::string& what = "") {
   Job job(workers, {LOCKSTEP_FIT_PROGRAM, std::to_string(replicas), what});
   std::string chiefs;
   for (int k = 0; k < workers; ++k) {
-    EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
-    const std::string mine = results_in(job[k].said());
+    EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].output();
+    const std::string mine = results_in(job[k].output());
     if (k == 0) chiefs = mine;
     EXPECT_EQ(mine, chiefs) << "worker " << k;
-    EXPECT_EQ(lines_of_progress(job[k].said()) > 0, k == 0) << "only the chief prints:\n" << job[k].said();
+    EXPECT_EQ(lines_of_progress(job[k].output()) > 0, k == 0) << "only the chief prints:\n" << job[k].output();
   }
   EXPECT_TRUE(contains(chiefs, "weights ")) << chiefs;
   return chiefs;
@@ -79,15 +79,17 @@ Strings arguments(int replicas, const std::string& what, const TemporaryFolder& 
 /// A job that writes to a folder and continues from there; its results, and its CSV file.
 std::string resumed_fit(int workers, int replicas, const TemporaryFolder& folder) {
   Job job(workers, arguments(replicas, "", folder));
-  for (int k = 0; k < workers; ++k) EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
-  for (int k = 1; k < workers; ++k) EXPECT_EQ(results_in(job[k].said()), results_in(job[0].said())) << "worker " << k;
-  return results_in(job[0].said()) + file_content(folder / "log.csv");
+  for (int k = 0; k < workers; ++k)
+    EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].output();
+  for (int k = 1; k < workers; ++k)
+    EXPECT_EQ(results_in(job[k].output()), results_in(job[0].output())) << "worker " << k;
+  return results_in(job[0].output()) + file_content(folder / "log.csv");
 }
 
 void kill_fit(int workers, int replicas, int step, const TemporaryFolder& folder, bool sharded = false) {
   Job job(workers, arguments(replicas, str("die_at ", step), folder, sharded));
   for (int k = 0; k < workers; ++k)
-    EXPECT_EQ(job[k].wait(seconds(60)), k + 1 == workers ? 9 : 1) << "worker " << k << ":\n" << job[k].said();
+    EXPECT_EQ(job[k].wait(seconds(60)), k + 1 == workers ? 9 : 1) << "worker " << k << ":\n" << job[k].output();
 }
 
 TEST(FitOfWorkers, EndsWithTheSameBitsAfterKills) {
@@ -119,8 +121,8 @@ TEST(FitOfWorkers, SigtermToOneSavesOnAllAndEndsThemWith143) {
   const std::string expected = resumed_fit(1, 2, whole);
   for (const int step : {1, 10, 12}) {
     Job job(2, {LOCKSTEP_FIT_PROGRAM, "1", str("term_at ", step), ended.path().string()});
-    for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(seconds(60)), 143) << "worker " << k << ":\n" << job[k].said();
-    EXPECT_TRUE(contains(job[0].said(), str("SIGTERM: saved after step ", step))) << job[0].said();
+    for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(seconds(60)), 143) << "worker " << k << ":\n" << job[k].output();
+    EXPECT_TRUE(contains(job[0].output(), str("SIGTERM: saved after step ", step))) << job[0].output();
   }
   EXPECT_EQ(resumed_fit(2, 1, ended), expected);
 }
@@ -131,9 +133,9 @@ TEST(FitOfWorkers, AFullDiskEndsAllWithTheCauseAndTheCheckpointsBeforeItRemain) 
   {
     Job job(2, {LOCKSTEP_FIT_PROGRAM, "1", "full", full.path().string()});
     for (int k = 0; k < 2; ++k) {
-      EXPECT_EQ(job[k].wait(seconds(60)), 1) << "worker " << k << ":\n" << job[k].said();
+      EXPECT_EQ(job[k].wait(seconds(60)), 1) << "worker " << k << ":\n" << job[k].output();
       for (const char* const part : {"cannot write to ", "File too large", "ulimit -f"})
-        EXPECT_TRUE(contains(job[k].said(), part)) << part << " of worker " << k << ":\n" << job[k].said();
+        EXPECT_TRUE(contains(job[k].output(), part)) << part << " of worker " << k << ":\n" << job[k].output();
     }
   }
   EXPECT_EQ(resumed_fit(2, 1, full), expected);
@@ -183,19 +185,20 @@ class FailedFit : public testing::TestWithParam<Failure> {};
 TEST_P(FailedFit, EndsOnAllWorkersWithTheCause) {
   Job job(2, {LOCKSTEP_FIT_PROGRAM, "1", GetParam().what});
   for (int k = 0; k < 2; ++k) {
-    EXPECT_EQ(job[k].wait(seconds(30)), 1) << "worker " << k << ":\n" << job[k].said();
+    EXPECT_EQ(job[k].wait(seconds(30)), 1) << "worker " << k << ":\n" << job[k].output();
     for (const std::string& part : k == 0 ? GetParam().on_chief : GetParam().on_worker_1)
-      EXPECT_TRUE(contains(job[k].said(), part)) << "no '" << part << "' from worker " << k << ":\n" << job[k].said();
+      EXPECT_TRUE(contains(job[k].output(), part)) << "no '" << part << "' from worker " << k << ":\n"
+                                                   << job[k].output();
   }
 }
 INSTANTIATE_TEST_SUITE_P(
     Fit, FailedFit,
     testing::Values(Failure{"throw",
-                            {"worker 1", "callback \"of_worker_1\": worker 1 cannot go on"},
-                            {"callback \"of_worker_1\" threw: worker 1 cannot go on"}},
+                            {"worker 1", "callback \"of_worker_1\": worker 1 cannot continue"},
+                            {"callback \"of_worker_1\" threw: worker 1 cannot continue"}},
                     Failure{"throw_in_epoch",
-                            {"worker 1", "callback \"of_worker_1\": worker 1 cannot go on"},
-                            {"callback \"of_worker_1\" threw: worker 1 cannot go on"}},
+                            {"worker 1", "callback \"of_worker_1\": worker 1 cannot continue"},
+                            {"callback \"of_worker_1\" threw: worker 1 cannot continue"}},
                     Failure{
                         "own_rate",
                         {"error[L502]: the learning rate must be the same on all workers, got 0.002 on worker 0 and "

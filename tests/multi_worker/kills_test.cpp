@@ -22,26 +22,26 @@ struct Shape {
   int workers, replicas;
 };
 constexpr Shape kShapes[] = {{1, 4}, {2, 2}, {4, 1}};
-constexpr seconds kLimit(300);  // of a training, on a machine that does a lot besides
+constexpr seconds kLimit(300);  // for one training, on a busy machine
 
-/// History, predictions, weights: what a worker prints in the end.
+/// History, predictions, weights: a worker's final output.
 std::string results_in(const std::string& text) {
   const std::size_t begin = text.find("history");
   return begin == text.npos ? "" : text.substr(begin);
 }
 
-/// Waits until all have ended. Their results, if all of them came to the end of the training: then they must be the same.
+/// Waits until all have ended. Returns their results if all of them finished the training: then they must be equal.
 std::optional<std::string> results_of(Job& job) {
   std::optional<std::string> results;
   bool has_ended = true;
   for (int k = 0; k < job.size(); ++k) {
     const int status = job[k].wait(kLimit);
     EXPECT_TRUE(status == 0 || status == 1 || status == 1000 + SIGKILL) << status << " of worker " << k << ":\n"
-                                                                        << job[k].said();
+                                                                        << job[k].output();
     has_ended &= status == 0;
     if (status != 0) continue;
-    EXPECT_EQ(results_in(job[k].said()), results.value_or(results_in(job[k].said()))) << "worker " << k;
-    results = results_in(job[k].said());
+    EXPECT_EQ(results_in(job[k].output()), results.value_or(results_in(job[k].output()))) << "worker " << k;
+    results = results_in(job[k].output());
   }
   return has_ended ? results : std::nullopt;
 }
@@ -67,11 +67,11 @@ TEST(Kills, AtRandomMomentsChangeNothing) {
 
   const TemporaryFolder whole;
   Job first(kShapes[0].workers, command(kShapes[0], whole));
-  ASSERT_TRUE(first[0].says("begins", kLimit)) << first[0].said();
+  ASSERT_TRUE(first[0].prints("begins", kLimit)) << first[0].output();
   const double begun = now();
   const auto expected = results_of(first);
-  ASSERT_TRUE(expected) << first[0].said();
-  const int length = static_cast<int>(1000 * (now() - begun));  // of the training, in ms
+  ASSERT_TRUE(expected) << first[0].output();
+  const int length = static_cast<int>(1000 * (now() - begun));  // the training's, in ms
   const std::string log = file_content(whole / "log.csv");
 
   const int wanted = std::getenv("LOCKSTEP_TEST_LONG") != nullptr ? 200 : 3;
@@ -86,12 +86,13 @@ TEST(Kills, AtRandomMomentsChangeNothing) {
     const Shape shape = kShapes[run % std::size(kShapes)];
     Job job(shape.workers, command(shape, *folder));
     if (kills < wanted) {
-      ASSERT_TRUE(job[0].says("begins", kLimit)) << "status " << job[0].wait(milliseconds(0)) << '\n' << job[0].said();
+      ASSERT_TRUE(job[0].prints("begins", kLimit)) << "status " << job[0].wait(milliseconds(0)) << '\n'
+                                                   << job[0].output();
       ::poll(nullptr, 0, below(length));
       const int victim = below(shape.workers);
       job[victim].signal(SIGKILL);
       in_saving += is_being_saved(*folder);
-      if (below(2) == 0) {  // the others see it; or die, too, a moment later
+      if (below(2) == 0) {  // the others see it, or die too, a moment later
         for (int k = 0; k < shape.workers; ++k) {
           ::poll(nullptr, 0, below(10));
           job[k].signal(SIGKILL);

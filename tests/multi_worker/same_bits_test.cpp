@@ -17,7 +17,7 @@ struct Layout {
 };
 
 struct Trained {
-  std::string losses;   ///< of the epochs, as the chief prints them
+  std::string losses;   ///< per epoch, as the chief prints them
   std::string weights;  ///< a digest
 };
 
@@ -30,11 +30,11 @@ std::string lines_with(const std::string& start, const std::string& text) {
   return found;
 }
 
-/// What a worker says of its weights: replicas are on a GPU if LOCKSTEP_TEST_DEVICES says so.
+/// A worker's description of its weights: replicas are on a GPU if LOCKSTEP_TEST_DEVICES is gpu.
 const char* const kDevices = std::getenv("LOCKSTEP_TEST_DEVICES");
 const std::string kDevice = kDevices != nullptr && std::string(kDevices) == "gpu" ? "device cuda:0\n" : "device cpu\n";
 
-/// How gradients reach other workers: LOCKSTEP_TEST_NCCL asks for NCCL.
+/// How gradients are sent to other workers: LOCKSTEP_TEST_NCCL requests NCCL.
 std::string expected_way(int workers) {
   const bool is_by_nccl = workers > 1 && std::getenv("LOCKSTEP_TEST_NCCL") != nullptr;
   return is_by_nccl ? "gradients by NCCL\n" : "gradients through the host\n";
@@ -48,16 +48,17 @@ Trained train(const Layout& layout, const std::string& variant, const Strings& v
   Job job(layout.workers, words, variables);
   Trained chiefs;
   for (int k = 0; k < layout.workers; ++k) {
-    EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
-    const std::string weights = lines_with("weights", job[k].said());
+    EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].output();
+    const std::string weights = lines_with("weights", job[k].output());
     if (variables.empty()) {
-      EXPECT_EQ(lines_with("device", job[k].said()), kDevice) << "worker " << k;
+      EXPECT_EQ(lines_with("device", job[k].output()), kDevice) << "worker " << k;
     }
-    EXPECT_EQ(lines_with("gradients", job[k].said()), expected_way(layout.workers)) << "worker " << k;
+    EXPECT_EQ(lines_with("gradients", job[k].output()), expected_way(layout.workers)) << "worker " << k;
     EXPECT_FALSE(weights.empty()) << "worker " << k;
-    EXPECT_FALSE(contains(job[k].said(), "AccumulateGrad")) << "LibTorch warns of a wrong stream:\n" << job[k].said();
+    EXPECT_FALSE(contains(job[k].output(), "AccumulateGrad")) << "LibTorch warns of a wrong stream:\n"
+                                                              << job[k].output();
     if (k == 0) {
-      chiefs = {lines_with("loss", job[k].said()), weights};
+      chiefs = {lines_with("loss", job[k].output()), weights};
     } else {
       EXPECT_EQ(weights, chiefs.weights) << "worker " << k;
     }
@@ -83,14 +84,14 @@ TEST(SameBits, SixReplicasInAnyNumberOfProcesses) { expect_same_bits({{1, 6}, {2
 // names: configure
 TEST(SameBits, AClientOfTowersSeesTheSameInAnyNumberOfProcesses) {
   Process alone({LOCKSTEP_TOWER_PROGRAM, "6"}, {});
-  ASSERT_EQ(alone.wait(seconds(60)), 0) << alone.said();
-  const std::string expected = lines_with("saw", alone.said());
+  ASSERT_EQ(alone.wait(seconds(60)), 0) << alone.output();
+  const std::string expected = lines_with("saw", alone.output());
   EXPECT_NE(expected, "");
   for (const Layout& layout : std::vector<Layout>{{1, 6}, {2, 3}, {3, 2}, {6, 1}}) {
     Job job(layout.workers, {LOCKSTEP_TOWER_PROGRAM, std::to_string(layout.replicas)});
     for (int k = 0; k < layout.workers; ++k) {
-      EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
-      const std::string seen = lines_with("saw", job[k].said());
+      EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].output();
+      const std::string seen = lines_with("saw", job[k].output());
       EXPECT_EQ(seen, expected) << layout.workers << " x " << layout.replicas << ", worker " << k;
     }
     if (HasFailure()) break;
@@ -99,7 +100,7 @@ TEST(SameBits, AClientOfTowersSeesTheSameInAnyNumberOfProcesses) {
 
 struct SwappedCall {
   std::string name;
-  std::string shown;  ///< of the call, in the error
+  std::string shown;  ///< part of the call in the error
   std::string error = "error[L110]";
 };
 void PrintTo(const SwappedCall& call, std::ostream* out) { *out << call.name; }
@@ -108,9 +109,9 @@ class SwappedTowerCalls : public testing::TestWithParam<SwappedCall> {};
 TEST_P(SwappedTowerCalls, AreNoticedOnBothWorkers) {
   Job job(2, {LOCKSTEP_TOWER_PROGRAM, "1", GetParam().name});
   for (int k = 0; k < 2; ++k) {
-    EXPECT_EQ(job[k].wait(seconds(60)), 1) << "worker " << k << ":\n" << job[k].said();
+    EXPECT_EQ(job[k].wait(seconds(60)), 1) << "worker " << k << ":\n" << job[k].output();
     for (const std::string& part : {GetParam().error, GetParam().shown})
-      EXPECT_NE(job[k].said().find(part), std::string::npos) << part << " in:\n" << job[k].said();
+      EXPECT_NE(job[k].output().find(part), std::string::npos) << part << " in:\n" << job[k].output();
   }
 }
 INSTANTIATE_TEST_SUITE_P(SameBits, SwappedTowerCalls,
@@ -129,21 +130,21 @@ TEST(SameBits, AReductionThatOneWorkerCannotMakeFailsOnAll) {
   Job job(2, {LOCKSTEP_TOWER_PROGRAM, "2", "unequal"});
   for (int k = 0; k < 2; ++k) {
     job[k].wait(seconds(60));
-    EXPECT_NE(job[k].said().find("refused L"), std::string::npos) << "worker " << k << ":\n" << job[k].said();
-    EXPECT_EQ(job[k].said().find("summed"), std::string::npos) << "worker " << k << ":\n" << job[k].said();
+    EXPECT_NE(job[k].output().find("refused L"), std::string::npos) << "worker " << k << ":\n" << job[k].output();
+    EXPECT_EQ(job[k].output().find("summed"), std::string::npos) << "worker " << k << ":\n" << job[k].output();
   }
 }
 
 TEST(SameBits, TheOwnerOfAnItemMakesNoCallsForAllWorkers) {
   Job job(2, {LOCKSTEP_TOWER_PROGRAM, "2", "owners"});
   for (int k = 0; k < 2; ++k) {
-    EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
+    EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].output();
     for (const char* what : {"refused a write", "refused a read of all"})
-      EXPECT_NE(job[k].said().find(what), std::string::npos) << what << ", worker " << k << ":\n" << job[k].said();
+      EXPECT_NE(job[k].output().find(what), std::string::npos) << what << ", worker " << k << ":\n" << job[k].output();
   }
 }
 
-/// On CPUs it is AUTO; between GPUs the order is NCCL's own, and all that is known is that workers agree.
+/// On CPUs it is AUTO; between GPUs the order is NCCL's own, and only the workers' agreement is certain.
 TEST(SameBits, NcclThatIsAskedForKeepsWorkersAlike) {
   const Trained asked = train({2, 2}, "nccl");
   EXPECT_FALSE(asked.losses.empty());
@@ -163,8 +164,8 @@ INSTANTIATE_TEST_SUITE_P(SameBits, RareVariant, testing::Values("accumulate", "s
 
 struct Copies {
   std::string name;
-  std::string options;  ///< of both programs
-  std::string apart;    ///< of the one with several copies
+  std::string options;  ///< options of both programs
+  std::string apart;    ///< options of the one with several copies
 };
 void PrintTo(const Copies& copies, std::ostream* out) { *out << copies.name; }
 

@@ -17,8 +17,8 @@
 #include "lockstep/lockstep.h"
 #include "tests/support/replicas.h"
 
-// What the workers of a job see of each other. Every worker runs these tests, in the same order:
-// `lockstep run -n 2 multi_worker_together_test`. Each test makes a strategy of its own.
+// The workers of a job as they see each other. Every worker runs these tests, in the same order: `lockstep run -n 2
+// multi_worker_together_test`. Each test makes its own strategy.
 namespace together {
 
 namespace ls = lockstep;
@@ -42,7 +42,7 @@ class Noted final : public ls::WorkerGroup {
   void report(const ls::Error& error) override { group_->report(error); }
   void report(const std::string& what) override { group_->report(what); }
 
-  /// How many names have this in them.
+  /// How many names contain this.
   static int count(const std::string& part) {
     const std::lock_guard lock(mutex);
     return static_cast<int>(std::count_if(names.begin(), names.end(),
@@ -66,7 +66,7 @@ struct NoteAll : testing::Environment {
 };
 inline const auto* const note_all = testing::AddGlobalTestEnvironment(new NoteAll);
 
-/// Some compilers have no shared one, so that it is inside of this program.
+/// Some compilers have no shared one, so it is linked into this program.
 inline bool has_own_cpp_runtime() {
   Dl_info runtime{}, program{};
   ::dladdr(reinterpret_cast<void*>(&std::terminate), &runtime);
@@ -79,7 +79,7 @@ struct Together : testing::Test {
   ls::MultiWorkerMirroredStrategy strategy{{.devices = ls::test_devices(2), .intra_op_threads = 1, .seed = 3}};
   const int workers = strategy.num_workers();
   const int rank = strategy.worker_id();
-  /// A file that all workers see, and no other job that runs these tests at the same time.
+  /// A file visible to all workers, but not to other jobs that run these tests at the same time.
   std::string file = std::string(std::getenv("LOCKSTEP_TEST_FOLDER") ? std::getenv("LOCKSTEP_TEST_FOLDER") : "/tmp") +
                      "/" + testing::UnitTest::GetInstance()->current_test_info()->name() +
                      std::to_string(strategy.broadcast(static_cast<int>(::getpid()))) + ".safetensors";

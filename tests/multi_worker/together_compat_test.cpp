@@ -41,7 +41,7 @@ TEST(CompatTogether, TheNamesOfTensorFlowReachAllWorkers) {
   }
   EXPECT_EQ(sum, 2 * n * (4 * n - 1));
 
-  // With auto-sharding off each worker has the rows that it reads: here 2 n of its own, a step each.
+  // With auto-sharding off each worker has the rows that it reads: here its own 2 n, a step each.
   v2::Options off;
   off.experimental_distribute.auto_shard = false;
   const auto own = ls::data::range(2 * n * rank, 2 * n * (rank + 1)).batch(n).with_options(off);
@@ -55,7 +55,7 @@ TEST(CompatTogether, TheNamesOfTensorFlowReachAllWorkers) {
   }
   EXPECT_EQ(steps_of_own, n);
 
-  // What only TensorFlow 1 has: on all workers an iterator ends where a replica of one of them has no data.
+  // Only in TensorFlow 1: on all workers an iterator ends as soon as a replica of one of them has no data.
   const v1::Strategy names(strategy.core());
   auto iterator = names.make_input_fn_iterator([&](const v1::InputContext& context) {
     EXPECT_EQ(context.num_input_pipelines, n / 2);
@@ -67,7 +67,7 @@ TEST(CompatTogether, TheNamesOfTensorFlowReachAllWorkers) {
       for (;; ++steps) names.experimental_run([](const torch::Tensor& x) { EXPECT_EQ(x.numel(), 1); }, iterator),
       ls::OutOfRange);
   EXPECT_EQ(steps, 3);
-  // Every worker is a client of its own: the values that its program sees are those of its replicas.
+  // Every worker is a separate client: its program sees its own replicas' values.
   iterator.initialize();
   const auto context = names.extended().experimental_run_steps_on_iterator(
       [&](ls::contrib::MultiStepContext& ctx, const ls::PerReplica<torch::Tensor>& rows_of_step) {

@@ -58,7 +58,7 @@ TEST_F(Together, CollectivesReachAllWorkers) {
 TEST_F(Together, ValuesOfAllComeInReplicaOrder) {
   const auto values = strategy.run([] {
     const int id = ls::get_replica_context().replica_id_in_sync_group();
-    return std::pair{id * 0.5, torch::full({id}, id)};  // of another shape on each
+    return std::pair{id * 0.5, torch::full({id}, id)};  // a different shape on each
   });
   const auto all = ls::values_of_all(strategy, values);
   ASSERT_EQ(static_cast<int>(all.size()), strategy.num_replicas_in_sync());
@@ -142,10 +142,10 @@ TEST_F(Together, WhatCannotTravelIsRefusedOnAllWorkers) {
   refuses("a sparse tensor cannot travel", [&] { strategy.reduce(ls::ReduceOp::Sum, sparse); });
   refuses("an undefined tensor cannot travel", [&] { strategy.broadcast(torch::Tensor()); });
   refuses("15 dimensions", [&] { strategy.broadcast(torch::zeros(std::vector<std::int64_t>(15, 1))); });
-  strategy.barrier();  // the job goes on
+  strategy.barrier();  // the job continues
 }
 
-/// Throws on every worker, for the same reason; the job goes on.
+/// Checks that it throws on every worker, for the same reason, and that the job continues.
 template <class F>
 void expect_refused(std::initializer_list<const char*> parts, const F& call) {
   try {
@@ -178,7 +178,7 @@ TEST_F(Together, StructuresOfDifferentSizesAreRefusedByTheirBroadcast) {
 }
 
 TEST_F(Together, ErrorsOfBroadcastDoNotSpeakOfReducing) {
-  const auto said = [](const auto& call) -> std::string {
+  const auto error_text = [](const auto& call) -> std::string {
     try {
       call();
     } catch (const ls::Error& error) {
@@ -187,15 +187,15 @@ TEST_F(Together, ErrorsOfBroadcastDoNotSpeakOfReducing) {
     return "";
   };
   const auto send = [&](auto number) { strategy.broadcast(number); };  // one place in the source, as workers compare it
-  const auto fraction = said([&] { rank == 0 ? send(2.5) : send(1); });
+  const auto fraction = error_text([&] { rank == 0 ? send(2.5) : send(1); });
   if (rank > 0) {
     EXPECT_NE(fraction.find("the chief's number 2.5 does not fit into int"), fraction.npos) << fraction;
     EXPECT_EQ(fraction.find("reduce"), fraction.npos) << fraction;
     EXPECT_EQ(fraction.find("mean"), fraction.npos) << fraction;
   }
-  const auto large = said([&] { strategy.broadcast(~0ULL); });
+  const auto large = error_text([&] { strategy.broadcast(~0ULL); });
   EXPECT_NE(large.find("is too large to broadcast"), large.npos) << large;
-  const auto text = said([&] { strategy.broadcast(std::string("name")); });
+  const auto text = error_text([&] { strategy.broadcast(std::string("name")); });
   EXPECT_NE(text.find("cannot be broadcast"), text.npos) << text;
   strategy.barrier();
 }
@@ -232,7 +232,7 @@ TEST_F(Together, VariablesBeginWithTheChiefsValue) {
 }
 
 TEST_F(Together, VariablesOfDifferentShapesAreRefusedByAll) {
-  // In a job of its own strategy: the failure ends it.
+  // In a job with its own strategy: the failure ends it.
   try {
     strategy.make_variable(torch::zeros({rank == 0 ? 3 : 4}), {.name = "w"});
     FAIL() << "made of different shapes";

@@ -54,7 +54,7 @@ struct ShardedNet : nn::Module {
   nn::BatchNorm1d norm{4};
 };
 
-/// A folder that all workers see, empty at first.
+/// A folder visible to all workers, empty at first.
 struct Sharded : Together {
   std::string folder = file + ".folder";
   decltype(strategy.make<ShardedNet>()) model = strategy.make<ShardedNet>();
@@ -64,7 +64,7 @@ struct Sharded : Together {
 
   Sharded() { train(model, optimizer, 2); }
   ~Sharded() override {
-    strategy.broadcast(0);  // nobody reads any more
+    strategy.broadcast(0);  // no worker reads any more
     if (rank == 0) files::remove_all(folder);
   }
   static ls::train::CheckpointOptions options() { return {.sharded = true}; }

@@ -120,7 +120,7 @@ TEST_F(Together, BatchesTellTheRowsOfAllWorkers) {
             batch);
         for (const bool each : are_equal) EXPECT_TRUE(each);
         EXPECT_EQ(Noted::count("average_loss") - before, some_are_empty ? 1 : 0) << rows << " rows, step " << steps;
-        // What the program has cut is counted again.
+        // Batches cut by the program are counted again.
         const auto halves =
             batch.map([](const torch::Tensor& mine) { return mine.slice(0, 0, (mine.size(0) + 1) / 2); });
         const auto shares =
@@ -153,7 +153,7 @@ TEST_F(Together, WorkersAgreeOnTheNextStepWhileTheyComputeThisOne) {
     int steps = 0, rows = 0;
     for (const auto& batch : batches) {
       ++steps;
-      // Of this step and of the next one: until then there is no meeting that a worker could wait in.
+      // For this step and the next one: until then there is no meeting in which a worker could wait.
       EXPECT_EQ(Noted::count("distributed dataset") - before, steps + 1);
       rows += static_cast<int>(ls::global_rows(batch));
     }
@@ -195,9 +195,9 @@ TEST_F(Together, WorkersHearOfAStepThatOneOfThemCannotRead) {
       EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
     }
   }
-  strategy.barrier();  // the job goes on
+  strategy.barrier();  // the job continues
   auto unasked = uneven_batches(strategy, 4).iterator();
-  EXPECT_TRUE(unasked.next());  // the step that fails is never asked for
+  EXPECT_TRUE(unasked.next());  // the step that fails is never requested
   EXPECT_EQ(strategy.reduce(ls::ReduceOp::Sum, 1), workers);
 }
 
@@ -232,7 +232,7 @@ TEST_F(Together, WorkersAgreeOnCallsOfAWindowThatAreDropped) {
   std::vector<bool> has_updated;
   for (int call = 0; call < 5; ++call) {
     const auto updates = strategy.run([&] {
-      // Only the chief's replicas can see that their gradients are gone: the others have had nothing but zeros.
+      // Only the chief's replicas can see that their gradients are gone: the others had only zeros.
       const bool is_updated =
           optimizer.minimize(ls::average_loss(model->forward(torch::rand({3, 4})).sum(1) * (rank == 0 ? 1 : 0), 12));
       if (call == 0) model->zero_grad();
@@ -340,7 +340,7 @@ TEST_F(Together, AFailedLoadFailsEverywhere) {
   ls::save(file, model);
   EXPECT_THROW(ls::load(file, model, {.strict = rank == 0}), ls::Error);  // each worker loads for itself
   EXPECT_THROW(ls::save("/no/such/folder/file", model), ls::Error);
-  strategy.barrier();  // the job goes on
+  strategy.barrier();  // the job continues
 }
 
 TEST_F(Together, StrategiesFollowEachOther) {

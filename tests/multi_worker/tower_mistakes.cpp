@@ -13,7 +13,7 @@ namespace {
 namespace ls = lockstep;
 namespace contrib = lockstep::contrib;
 
-/// The last tower's values have another shape: its worker, or all, must not go on as if they had been added up.
+/// The last tower's values have another shape: its worker, or all, must not continue as if they had been summed.
 void reduce_unequally(contrib::MirroredStrategy& strategy) {
   const auto values = [&](bool differ) {
     return strategy.call_for_each_tower([&, differ] {
@@ -35,7 +35,7 @@ void reduce_unequally(contrib::MirroredStrategy& strategy) {
   }
 }
 
-/// What concerns all workers, in functions that only the owner of an item calls.
+/// Collective calls in functions that only the owner of an item calls.
 void call_all_from_one(contrib::MirroredStrategy& strategy) {
   auto variable = strategy.core().make_variable(torch::zeros({}), {.aggregation = ls::Aggregation::Sum});
   const std::vector<int> items{1, 2, 3, 4};
@@ -44,8 +44,8 @@ void call_all_from_one(contrib::MirroredStrategy& strategy) {
       call();
       std::printf("accepted %s\n", what);
     } catch (const ls::Error& e) {
-      const std::string said = e.what();
-      const bool is_named = said.find("inside the function given to map") != said.npos;
+      const std::string text = e.what();
+      const bool is_named = text.find("inside the function given to map") != text.npos;
       std::printf("%s %s\n", is_named ? "refused" : "failed otherwise", what);
     }
   };
@@ -61,7 +61,7 @@ void call_all_from_one(contrib::MirroredStrategy& strategy) {
   });
 }
 
-/// The second worker makes two calls of one kind in another order than the first.
+/// The second worker makes two calls of one kind in a different order than the first.
 void swap_calls(contrib::MirroredStrategy& strategy, const std::string& kind) {
   const auto variable = strategy.core().make_variable(torch::zeros({2}));
   const auto each = strategy.call_for_each_tower([] { return torch::ones({2}); });

@@ -1,6 +1,6 @@
-// A client of TensorFlow 1.11 style on all workers of a cluster: `tower_program TOWERS_PER_WORKER [MISTAKE]`. The cluster
-// comes from TF_CONFIG; without it, it is one worker. Prints all that the program sees, which must be the same for every W x R
-// and on every worker; with a MISTAKE only what becomes of that.
+// A client in the style of TensorFlow 1.11 on all workers of a cluster: `tower_program TOWERS_PER_WORKER [MISTAKE]`.
+// The cluster comes from TF_CONFIG; without it, it is one worker. Prints everything that the program sees, which must
+// be the same for every W x R and on every worker; with a MISTAKE only its outcome.
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -46,7 +46,7 @@ void say(const char* name, const std::vector<int>& values) {
 
 torch::Tensor number(double value) { return torch::full({}, value); }
 
-/// Over several workers all refuse what could not be put together: towers, and items of map, with other structures.
+/// All workers reject results that cannot be combined: towers, and items of map, with different structures.
 void require_one_structure(contrib::MirroredStrategy& strategy) {
   if (strategy.core().num_workers() == 1) return;
   const auto list_of = [](int n) { return std::vector<torch::Tensor>(static_cast<std::size_t>(n), number(n)); };
@@ -153,7 +153,7 @@ void look_at_values(contrib::MirroredStrategy& strategy) {
   }
 }
 
-/// A mirrored value is where its devices are, however many of them a worker has.
+/// A mirrored value is on its devices, however many of them a worker has.
 void look_at_devices(contrib::MirroredStrategy& strategy) {
   const auto& devices = strategy.worker_devices();
   auto ids = strategy.tower_local_variable(number(0), Agg::SUM, "ids");
@@ -173,10 +173,10 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
     say("as one value", strategy.unwrap(contrib::TowerValue(updated)));
     say("once more", strategy.update_non_slot(some, copy, updated, contrib::ungrouped));
   }
-  // Every worker refuses what one of them cannot do.
+  // Every worker rejects an operation that one of them cannot do.
   const auto on_first = strategy.broadcast(number(1), {devices[0], devices[1], devices[2]});
   const auto nothing = [](const auto&...) {};
-  // One value per tower is no single one, also where this worker has one tower.
+  // One value per tower does not convert to one, even if this worker has one tower.
   const auto towers = strategy.call_for_each_tower([] { return number(contrib::get_tower_context().tower_id()); });
   auto iterator = strategy.distribute_dataset([] { return ls::data::range(6); }).make_one_shot_iterator();
   const auto rows = strategy.run_steps_on_dataset(
@@ -231,7 +231,7 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
       strategy.reduce(Agg::SUM, strategy.map(
                                     std::vector<int>{0, 1, 2, 3, 4, 5},
                                     [](int i, const torch::Tensor& w) { return w * (i + 1); }, placed)));
-  // A function that fails for one tower fails on all workers, and the program goes on.
+  // A function that fails for one tower fails on all workers, and the program continues.
   const auto fails = [](int item) {
     if (item == 4) throw std::runtime_error("item 4");
     return number(item);
@@ -280,7 +280,7 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
   }
 }
 
-/// What the client has got of components is a copy, whether they are of this worker or of another one.
+/// The client gets copies of components, whether this worker's or another's.
 void look_at_copies(contrib::MirroredStrategy& strategy) {
   const ls::Variable plain(number(3), {.name = "alone"});
   const auto scope = strategy.scope();
@@ -336,7 +336,7 @@ void look_at_random_numbers(contrib::MirroredStrategy& strategy) {
   }
 }
 
-/// Where towers do not merge alike, every worker ends with an error that says so. The job is over then.
+/// If towers do not merge alike, every worker ends with that error. The job is over then.
 void merge_unequally(contrib::MirroredStrategy& strategy) {
   const auto merge = [] { contrib::get_tower_context().merge_call([](contrib::DistributionStrategy&) {}); };
   const auto refused = [&](const std::function<bool()>& merges) {
@@ -362,12 +362,12 @@ void look_at_variables(contrib::MirroredStrategy& strategy) {
   strategy.update(
       v, [](torch::Tensor w, const torch::Tensor& x) { return w.add_(x); }, strategy.broadcast(number(2)));
   say("v", strategy.unwrap(v));
-  for (int i = 1; i < 40; ++i) {  // added up over six towers and divided, some of these numbers would be rounded
+  for (int i = 1; i < 40; ++i) {  // summed over six towers and divided, some of these numbers would be rounded
     strategy.call_for_each_tower([&] { v.assign(0.1 * i); });
     if (v.read().item<float>() != static_cast<float>(0.1 * i)) throw std::runtime_error("the mean of a number");
   }
   say("numbers", strategy.unwrap(v));
-  // Equal values are their mean, whether towers give one tensor or each its own.
+  // The mean of equal values is the value, whether towers return one tensor or separate ones.
   const torch::Tensor table = torch::arange(1, 41, torch::kFloat).view({20, 2}) * 0.1;
   ls::Variable mean(torch::zeros({20, 2}), {.name = "mean", .aggregation = Agg::MEAN});
   ls::Variable rows(torch::zeros({20, 2}), {.name = "rows", .aggregation = Agg::MEAN});
@@ -382,7 +382,7 @@ void look_at_variables(contrib::MirroredStrategy& strategy) {
   if (!torch::equal(mean.read(), table + table)) throw std::runtime_error("the mean of a tensor");
   if (!torch::equal(rows.read(), -table)) throw std::runtime_error("the mean of rows");
   say("mean of what all gave", strategy.reduce(Agg::MEAN, given, "cpu:0"));
-  // A variable that towers return is the variable.
+  // A variable returned by towers is the variable.
   const auto returned = strategy.call_for_each_tower([&] { return v; });
   strategy.update(
       returned, [](torch::Tensor w, const torch::Tensor& x) { w.add_(x); }, returned);
@@ -421,7 +421,7 @@ struct Net : torch::nn::Module {
   torch::nn::Sequential layers{torch::nn::Linear(5, 8), torch::nn::Dropout(0.5), torch::nn::Linear(8, 1)};
 };
 
-/// Towers have their own statistics. Outside of towers they are used once all towers have the same.
+/// Towers have separate statistics. Outside of towers they can be used once all towers have the same.
 void look_at_buffers(contrib::MirroredStrategy& strategy) {
   auto model =
       strategy.core().make([] { return torch::nn::Sequential(torch::nn::BatchNorm1d(3), torch::nn::Linear(3, 1)); });
@@ -512,14 +512,14 @@ int main(int argc, char** argv) {
     const auto devices = ls::cpus(argc > 1 ? std::atoi(argv[1]) : 2);
     const ls::TFConfigClusterResolver environment;
     const ls::ClusterSpec cluster = environment.cluster_spec();
-    torch::manual_seed(11 + environment.task_id().value_or(0));  // of which the first worker's counts
+    torch::manual_seed(11 + environment.task_id().value_or(0));  // the first worker's counts
     contrib::MirroredOptions options{.intra_op_threads = 1, .seed = 5};
     if (cluster.empty()) options.devices = devices;
     contrib::MirroredStrategy strategy(options);
     if (!cluster.empty()) strategy.configure({.cluster_spec = cluster, .devices = devices, .join_seconds = 60});
     if (strategy.should_checkpoint() != (strategy.core().worker_id() == 0))
       throw std::runtime_error("should_checkpoint");
-    if (argc > 2) {  // instead of what all topologies must agree on
+    if (argc > 2) {  // outside of what all topologies must agree on
       make_mistake(strategy, argv[2]);
       return 0;
     }

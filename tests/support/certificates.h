@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-/// An authority that signs certificates, made with the commands that docs/multi_worker.md shows.
+/// An authority that signs certificates, made with the commands in docs/multi_worker.md.
 class CertificateAuthority {
  public:
   CertificateAuthority() {

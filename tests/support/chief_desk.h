@@ -17,7 +17,7 @@ namespace lockstep::coordination {
 
 inline const std::string kKey(32, 'k');
 
-/// What a chief without a network sends.
+/// The messages sent by a chief without a network.
 struct Desk : Outbox {
   void send(std::uint64_t connection, wire::FromChief message) override {
     sent.emplace_back(connection, std::move(message));
@@ -56,7 +56,7 @@ class AtTheDesk : public ::testing::Test {
 
   wire::ToChief proof(int member, const std::string& key, const std::string& cluster = "a") {
     wire::Details details;
-    details.mutable_seat()->set_pid(7);
+    details.mutable_info()->set_pid(7);
     details.set_cluster(cluster);
     wire::ToChief message;
     message.mutable_proof()->set_details(details.SerializeAsString());

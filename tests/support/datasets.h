@@ -48,12 +48,12 @@ inline std::vector<std::int64_t> counting(std::int64_t count) {
   return values;
 }
 
-/// Numbers from a stage that is no source of rows, so that stages behind it take their general path.
+/// Numbers from a stage that is not a source of rows, so that later stages take their general path.
 inline Dataset<at::Tensor> opaque_range(std::int64_t count) {
   return range(count).map([](at::Tensor x) { return x; });
 }
 
-/// What `f` throws, as text; "" if nothing.
+/// The exception of `f`, as text; "" if none.
 template <class F>
 std::string error_of(F&& f) {
   try {
@@ -65,13 +65,13 @@ std::string error_of(F&& f) {
 }
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// No lines in the log as long as it lives.
+/// Suppresses log lines while it exists.
 struct LogSilence {
   LogSilence() { set_log_severity(Severity::Silent); }
   ~LogSilence() { set_log_severity(Severity::Info); }
 };
 
-/// What stands at each place of a stream: the element, or nothing where it failed.
+/// The elements of a stream by place; nothing for one that failed.
 using Places = std::vector<std::optional<std::vector<std::int64_t>>>;
 
 /// A function for `map` that throws at these rows of a range.
@@ -83,7 +83,7 @@ inline auto failing_at(std::vector<std::int64_t> bad) {
   };
 }
 
-/// Reads on behind errors; `limit` places at most.
+/// Reads past errors; at most `limit` places.
 inline Places places_of(DatasetIterator<at::Tensor> iterator, std::size_t limit = 10'000) {
   Places places;
   while (places.size() < limit) {
@@ -98,8 +98,8 @@ inline Places places_of(DatasetIterator<at::Tensor> iterator, std::size_t limit 
   return places;
 }
 
-/// Saves at every place and goes on from there in a new pipeline: both must give the same rest, errors included.
-/// `build_again`: the pipeline that goes on, where it is carried out in another way.
+/// Saves at every place and continues from there in a new pipeline: both must give the same rest, including errors.
+/// `build_again`: the continuing pipeline, if it is executed differently.
 inline void expect_exact_positions(const std::function<Dataset<at::Tensor>()>& build, const std::string& name,
                                    std::size_t limit = 1000,
                                    const std::function<Dataset<at::Tensor>()>& build_again = nullptr) {

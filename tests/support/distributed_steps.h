@@ -26,7 +26,7 @@ using Rows = std::vector<std::int64_t>;
 using Step = std::vector<Rows>;  // one list of rows per replica
 using Steps = std::vector<Step>;
 
-/// A folder of its own that is removed at the end.
+/// A temporary folder, removed at the end.
 class Folder {
  public:
   explicit Folder(const char* name)
@@ -44,7 +44,7 @@ class Folder {
 
 inline const IterationContext kContext{.job_seed = 42, .epoch = 3};
 
-/// The text of the error that `f` throws; empty if it throws none.
+/// The text of the error thrown by `f`; empty if none.
 template <class F>
 std::string error_of(F&& f) {
   try {
@@ -88,7 +88,7 @@ inline std::shared_ptr<const DistributedInput> input_of(const InputPlan& plan, i
   return std::make_shared<const DistributedInput>(std::move(input));
 }
 
-/// What all workers would have agreed on, as if they had met: how many of their replicas have data in each step.
+/// The totals of all workers as if they had met: how many of their replicas have data in each step.
 class KnownTotals {
  public:
   KnownTotals(std::vector<std::int64_t> totals, std::size_t step) : totals_(std::move(totals)), step_(step) {}
@@ -99,7 +99,7 @@ class KnownTotals {
   std::size_t step_;
 };
 
-/// Of the workers whose steps `make_source(worker)` reads.
+/// For the workers whose steps `make_source(worker)` reads.
 template <class MakeSource>
 std::vector<std::int64_t> totals_of_workers(int workers, MakeSource&& make_source) {
   std::vector<std::int64_t> totals;
@@ -115,7 +115,7 @@ std::vector<std::int64_t> totals_of_workers(int workers, MakeSource&& make_sourc
   return totals;
 }
 
-/// A pass that goes on where `state` was taken.
+/// A pass that continues from `state`.
 inline DistributedCursor resume_cursor(DistributedInputPtr input, const IteratorState& state,
                                        std::shared_ptr<StageMeter> meter = nullptr) {
   DistributedCursor cursor(std::move(input), {.meter = std::move(meter)});
@@ -135,7 +135,7 @@ inline Steps read_all(DistributedCursor& cursor) {
   return steps;
 }
 
-/// What `next` gives until the end, failures as empty lists; at most `limit` of them.
+/// The results of `next` until the end, failures as empty lists; at most `limit` of them.
 inline Steps read_with_failures(DistributedCursor& cursor, std::size_t limit = 2000) {
   Steps seen;
   while (seen.size() < limit) {
@@ -150,7 +150,7 @@ inline Steps read_with_failures(DistributedCursor& cursor, std::size_t limit = 2
   return seen;
 }
 
-/// The steps of a worker out of the steps of all replicas.
+/// One worker's steps, from the steps of all replicas.
 inline Steps of_worker(const Steps& all, const ClusterShape& cluster, std::size_t from = 0) {
   Steps own;
   for (std::size_t s = from; s < all.size(); ++s) {
@@ -190,7 +190,7 @@ inline std::vector<Rows> even_pieces(const std::vector<Rows>& batches, std::size
   return pieces;
 }
 
-/// All rows in pieces whose sizes go round in a circle, which is entered at replica `first`.
+/// All rows in pieces whose sizes repeat cyclically, starting with replica `first`.
 inline std::vector<Rows> balanced_pieces(const std::vector<Rows>& batches, std::size_t batch_size, std::size_t replicas,
                                          std::size_t first = 0) {
   Rows stream;
@@ -206,7 +206,7 @@ inline std::vector<Rows> balanced_pieces(const std::vector<Rows>& batches, std::
   }
 }
 
-/// Pieces in steps of one for each replica; those missing from the last step are empty, or there is no such step.
+/// Pieces in steps of one per replica; those missing from the last step are empty, or the step is dropped.
 inline Steps dealt(const std::vector<Rows>& pieces, std::size_t replicas, bool partial_steps) {
   Steps steps;
   for (std::size_t begin = 0; begin < pieces.size(); begin += replicas) {

@@ -23,7 +23,7 @@ using namespace lockstep;
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Floats of mixed sizes, a function of the replica's id alone.
+// Floats of mixed sizes, a function of only the replica's id.
 std::vector<float> values_of(int id, std::size_t elements) {
   std::mt19937 generator(static_cast<unsigned>(id));
   std::vector<float> values(elements);
@@ -92,7 +92,7 @@ int main(int, char** arguments) {
   options.replicas = std::atoi(arguments[4]);
   options.store = engine::folder_store(arguments[5]);
   options.library = arguments[6];
-  options.ring = scenario == "digest beside the ring";
+  options.ring = scenario == "digest next to the ring";
   options.connect = Deadline::after(std::chrono::seconds(60));
   options.call_seconds = 60;
 #ifdef LOCKSTEP_SANITIZED

@@ -36,7 +36,7 @@ class MemoryStore {
                   std::unique_lock lock(mutex_);
                   const auto wait = std::min<Deadline::Clock::duration>(deadline.remaining(), std::chrono::seconds(60));
                   if (!changed_.wait_for(lock, wait, [&] { return values_.contains(key); }))
-                    throw DeadlineExceeded(errors::kPeerMissing, {.what = "nobody set " + key, .help = "-"});
+                    throw DeadlineExceeded(errors::kPeerMissing, {.what = "no worker set " + key, .help = "-"});
                   return values_[key];
                 }};
   }
@@ -112,7 +112,7 @@ inline Bytes values_of(int id, Dtype dtype, std::size_t elements, unsigned seed)
   return bytes;
 }
 
-/// What the sum must be, to the bit.
+/// The expected sum, to the bit.
 inline Bytes expected_sum(Dtype dtype, std::size_t elements, int ids, std::int64_t divisor, unsigned seed) {
   std::vector<Bytes> all;
   std::vector<const void*> inputs;

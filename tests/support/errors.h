@@ -8,14 +8,14 @@
 
 #include "lockstep/base/error.h"
 
-// What a call throws, for tests of every floor.
+// Helpers to test the exceptions of calls, for every floor.
 namespace lockstep {
 
 /// An error of Lockstep, in parts that outlive it.
 struct SeenError {
   Code code = Code::Internal;
   int number = 0;
-  std::string text;  ///< all of it, as `what()` prints it
+  std::string text;  ///< the complete text of `what()`
   ErrorText parts;
 };
 
@@ -36,7 +36,7 @@ SeenError error_of(F&& call) {
   return {};
 }
 
-/// The text of the `E` that `call` throws; empty if it throws nothing. An exception of another type comes through and
+/// The text of the `E` that `call` throws; empty if it throws nothing. An exception of another type passes through and
 /// fails the test.
 ///
 ///     EXPECT_TRUE(contains(message_of<InvalidArgument>([] { cpus(0); }), "must be >= 1"));

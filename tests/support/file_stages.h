@@ -4,7 +4,7 @@
 
 #include "lockstep/data/files/files.h"
 
-// Readers of files by the stage that names the files.
+// Readers of files, given the stage that names the files.
 namespace lockstep::data {
 
 inline StagePtr make_tfrecord_stage(StagePtr names, const TFRecordOptions& options) {

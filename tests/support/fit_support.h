@@ -28,7 +28,7 @@ inline data::Dataset<Batch> known_batches(std::int64_t rows = 53, std::int64_t s
   return data::from_tensor_slices(known_rows(rows)).shuffle(rows).batch(size);
 }
 
-/// A strategy with a model and an optimizer, made alike each time.
+/// A strategy with a model and an optimizer, the same each time.
 struct Training {
   explicit Training(int replicas, double dropout = 0.3)
       : strategy({.devices = test_devices(replicas), .intra_op_threads = 1, .seed = 11}),

@@ -32,7 +32,7 @@ inline EngineStore folder_store(const std::string& folder) {
                 const std::string path = path_of(key);
                 while (!std::filesystem::exists(path)) {
                   if (deadline.expired())
-                    throw DeadlineExceeded(errors::kPeerMissing, {.what = "nobody wrote " + path, .help = "-"});
+                    throw DeadlineExceeded(errors::kPeerMissing, {.what = "no worker wrote " + path, .help = "-"});
                   std::this_thread::sleep_for(std::chrono::milliseconds(1));
                 }
                 std::ifstream in(path, std::ios::binary);

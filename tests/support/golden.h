@@ -16,7 +16,7 @@
 
 namespace lockstep::golden {
 
-/// One case of the golden data: inputs and what TensorFlow 2.20 made of them.
+/// One case of the golden data: inputs and TensorFlow 2.20's results.
 struct Case {
   nlohmann::json json;
 
@@ -34,7 +34,7 @@ inline void append_file(const std::filesystem::path& file, const std::string& ar
   }
 }
 
-/// The cases of an area, from the test data and from all files of the folder that LOCKSTEP_GOLDEN_DIR names.
+/// The cases of an area, from the test data and from all files of the folder in LOCKSTEP_GOLDEN_DIR.
 inline std::vector<Case> cases(const std::string& area) {
   std::vector<Case> result;
   append_file(std::filesystem::path(LOCKSTEP_TEST_DATA_DIR) / "golden" / (area + ".json"), area, result);
@@ -46,7 +46,7 @@ inline std::vector<Case> cases(const std::string& area) {
   return result;
 }
 
-/// The case's id as GoogleTest can show it; the position keeps names apart that differ in punctuation only.
+/// The case's id in a form that GoogleTest can show; the position distinguishes names that differ in punctuation only.
 inline std::string name(const ::testing::TestParamInfo<Case>& info) {
   auto result = info.param["id"].get<std::string>() + "_" + std::to_string(info.index);
   for (char& c : result) {
@@ -55,7 +55,7 @@ inline std::string name(const ::testing::TestParamInfo<Case>& info) {
   return result;
 }
 
-/// The code that stands for an exception of TensorFlow.
+/// The code that corresponds to an exception of TensorFlow.
 inline Code code_for(const std::string& exception) {
   if (exception == "RuntimeError" || exception == "FailedPrecondition") return Code::FailedPrecondition;
   if (exception == "NotImplementedError") return Code::Unimplemented;
@@ -66,7 +66,7 @@ inline Code code_for(const std::string& exception) {
   return Code::InvalidArgument;
 }
 
-/// Calls `function`; true if it went well. If the case expects an error, it is checked here. TensorFlow's wording is
+/// Calls `function`; true if it succeeded. If the case expects an error, it is checked here. TensorFlow's wording is
 /// advice and not compared.
 template <class Function>
 bool succeeds_as_expected(const Case& given, Function&& function) {

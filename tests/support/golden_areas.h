@@ -70,7 +70,7 @@ inline constexpr AreaOwner kAreaOwners[] = {
 /// The program that runs this case.
 inline Program owner_of(const nlohmann::json& data) {
   const std::string area = data.at("area");
-  // Both files have this area, in two forms: that of input.json says what is asked.
+  // Both files have this area, in two forms: input.json's has a "what".
   if (area == "input_context" && data.contains("what")) return Program::Input;
   for (const AreaOwner& each : kAreaOwners) {
     if (each.area == area) return each.program;
@@ -78,7 +78,7 @@ inline Program owner_of(const nlohmann::json& data) {
   return Program::None;
 }
 
-/// What the test of a case says whose area no program owns.
+/// The failure message of a case whose area no program owns.
 inline std::string unowned_area(const nlohmann::json& data) {
   return "no golden program owns the area " + data.at("area").dump() +
          ": enter it in tests/support/golden_areas.h, and let a program run it";

@@ -22,11 +22,11 @@ class GoldenCounts {
       if (!exception) return;
       ++exceptions_[exception->reason];
       if (exception->meaningless || given.quirk().empty()) ++not_quirks_;
-    } catch (const std::exception&) {  // a case that cannot even be looked at fails as a test
+    } catch (const std::exception&) {  // a case that cannot be read fails as a test
     }
   }
 
-  /// Quirks of TensorFlow may be decided otherwise; of all other cases at most one in twenty.
+  /// Quirks of TensorFlow may be decided differently; of all other cases at most one in twenty.
   void check() const { EXPECT_LE(not_quirks_ * 20, total_) << "more than 5 % of the cases are exceptions"; }
 
   int of_area(const std::string& area) const {

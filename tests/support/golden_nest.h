@@ -46,7 +46,7 @@ inline at::Tensor read_tensor(const nlohmann::json& json) {
 /// occur in the case.
 class NestReader {
  public:
-  /// Makes what a case calls `the_variable`, `variable` and so on; `replica` says who returns it.
+  /// Makes the case's `the_variable`, `variable` and so on; `replica` is the one that returns it.
   using Variables = std::function<Nest(const nlohmann::json& json, int replica)>;
 
   explicit NestReader(Variables variables = {}) : variables_(std::move(variables)) {}
@@ -118,8 +118,8 @@ inline bool equal_tensors(const at::Tensor& a, const at::Tensor& b) {
   return same.all().item<bool>();
 }
 
-/// Whether two values are equal to the bit, with all their types and structure. Objects are equal if they are the same,
-/// so both values come from one NestReader.
+/// Whether two values are equal to the bit, including types and structure. Objects are equal if they are the same, so
+/// both values come from one NestReader.
 inline bool equal(const Nest& a, const Nest& b) {
   const auto equal_items = [](const auto& x, const auto& y) {
     return std::equal(x.items.begin(), x.items.end(), y.items.begin(), y.items.end(), equal);

@@ -1,9 +1,9 @@
-// A process that takes part in one group of workers after another, for tests with real processes. Obeys lines on standard input
-// and answers each with one line: "ok ..." or "error L104 ...".
+// A process that joins one group of workers after another, for tests with real processes. Reads commands from standard
+// input and answers each with one line: "ok ..." or "error L104 ...".
 //
-//   meet RANK ADDRESS,ADDRESS,...   joins the workers with these addresses, in this order; parts from the group before
+//   meet RANK ADDRESS,ADDRESS,...   joins the workers with these addresses, in this order; leaves the previous group
 //   sum COUNT                       makes so many rounds of sums; 0: until one fails
-//   part                            lets go of the group
+//   part                            leaves the group
 
 #include <unistd.h>
 
@@ -30,7 +30,7 @@ void say(std::string line) {
     if (c == '\n') c = ' ';
   }
   line += '\n';
-  if (::write(STDOUT_FILENO, line.data(), line.size()) < 0) return;  // nobody reads it any more
+  if (::write(STDOUT_FILENO, line.data(), line.size()) < 0) return;  // the reader has gone
 }
 
 std::shared_ptr<WorkerGroup> meet(int rank, const std::string& addresses) {
@@ -40,7 +40,7 @@ std::shared_ptr<WorkerGroup> meet(int rank, const std::string& addresses) {
   return join_workers({.cluster = describe_cluster({workers}, {"worker", rank}), .join_seconds = 60});
 }
 
-/// Adds up whole numbers, which give the same sum in every order. Throws if a sum is wrong.
+/// Sums whole numbers, which have the same sum in every order. Throws if a sum is wrong.
 void sum(WorkerGroup& group, WorkerGroup::Channel channel, std::size_t elements, int round) {
   const auto value = [&](int rank, std::size_t i) {
     return static_cast<float>((static_cast<std::size_t>(rank * 7 + round) + i) % 101);

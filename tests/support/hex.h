@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-/// Bytes from hexadecimal digits; blanks are for the eye.
+/// Bytes from hexadecimal digits; blanks are ignored.
 inline std::string from_hex(std::string_view digits) {
   std::string bytes;
   std::string pair;

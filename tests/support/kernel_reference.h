@@ -7,7 +7,7 @@
 
 #include "lockstep/strategy/kernels/matrix_product.h"
 
-// What the tests of the kernels share.
+// Shared by the tests of the kernels.
 namespace lockstep::kernels::testing_support {
 
 inline std::vector<float> random_values(std::int64_t count, unsigned seed) {
@@ -18,7 +18,7 @@ inline std::vector<float> random_values(std::int64_t count, unsigned seed) {
   return values;
 }
 
-/// A matrix whose elements follow each other by rows or by columns.
+/// A matrix whose elements are stored by rows or by columns.
 inline MatrixView view_of(const std::vector<float>& values, std::int64_t rows, std::int64_t columns, bool by_columns) {
   return by_columns ? MatrixView{values.data(), 1, rows} : MatrixView{values.data(), columns, 1};
 }
@@ -32,7 +32,7 @@ inline double product_at(MatrixView a, MatrixView b, std::int64_t inner, std::in
   return sum;
 }
 
-/// How far a sum of that many products of floats between -1 and 1 may be off.
+/// The tolerance for a sum of that many products of floats between -1 and 1.
 inline double tolerance_of(std::int64_t inner) { return 1e-6 * (4 + 4 * std::sqrt(static_cast<double>(inner))); }
 
 }  // namespace lockstep::kernels::testing_support

@@ -1,9 +1,10 @@
-// A worker for the launcher's tests. Its arguments are done one after the other:
+// A worker for the launcher's tests. Executes its arguments in order:
 //
 //   print TEXT | error TEXT | partial TEXT | lines N | sleep S | exit N | abort | kill SIGNAL
-//   only WORKER (the rest is for that worker alone) | role TYPE (for tasks of that type alone) | generation N (the rest is for that attempt alone)
+//   only WORKER (the rest is only for that worker) | role TYPE (only for tasks of that type) | generation N (only for
+// that attempt)
 //   pid FOLDER (leaves a file named after its process) | child FOLDER (likewise, a child that sleeps)
-//   daemon FOLDER (a child in a session of its own) | ignore SIGNAL | leave SIGNAL CODE (exits with it on the signal)
+//   daemon FOLDER (a child in a separate session) | ignore SIGNAL | leave SIGNAL CODE (exits with it on the signal)
 //   count SIGNAL FILE (adds a byte to the file on each signal) | environment NAME
 
 #include <fcntl.h>
@@ -34,7 +35,7 @@ void start_child(const std::string& folder, bool new_session) {
   }
 }
 
-// Interrupted by signals, it sleeps on.
+// Continues to sleep when interrupted by signals.
 void sleep_for(double seconds) {
   timespec left{static_cast<time_t>(seconds),
                 static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};

@@ -6,14 +6,14 @@
 
 namespace lockstep {
 
-/// One run of the launcher, with what it printed.
+/// One run of the launcher, with its output.
 class Launch : public Process {
  public:
   explicit Launch(Strings arguments, const Strings& variables = {})
       : Process((arguments.insert(arguments.begin(), LOCKSTEP_PROGRAM), std::move(arguments)), variables,
                 {.streams_apart = true}) {}
 
-  std::string out() const { return said(); }
+  std::string out() const { return output(); }
   std::string err() const { return complained(); }
 };
 

@@ -14,7 +14,7 @@
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
 
-// Trainings that are killed and resumed: each of their lives is one of new objects over the same folder.
+// Trainings that are killed and resumed: each life uses new objects over the same folder.
 namespace lockstep {
 
 inline constexpr int kEpochs = 3, kStepsOfAnEpoch = 6;
@@ -23,7 +23,7 @@ struct Killed : std::runtime_error {
   Killed() : std::runtime_error("killed") {}
 };
 
-/// Where a training ends with an exception, as if it were killed there: after a step, or in the moment of an epoch.
+/// Where a training ends with an exception, as if it were killed there: after a step, or at a moment of an epoch.
 struct Kill {
   std::int64_t after_step = -1;
   int validation_begins = -1, validation_ends = -1, epoch_ends = -1;
@@ -48,7 +48,7 @@ struct KillAt : train::Callback {
   Kill at;
 };
 
-/// Asks for a checkpoint in the moments of a mask, after which a training must be able to continue.
+/// Requests a checkpoint at the moments of a mask, from which a training must be able to continue.
 struct SaveIn : train::Callback {
   enum Moment { kBegin = 1, kEpoch = 2, kBatch = 4, kValidation = 8, kValidated = 16, kEpochEnd = 32, kEnd = 64 };
   explicit SaveIn(int given) : moments(given) {}
@@ -74,7 +74,7 @@ struct Outcome {
   std::string csv;
 };
 
-/// One life of a training, in new objects.
+/// One life of a training, with new objects.
 class Life {
  public:
   Life(int replicas, const TemporaryFolder& folder) : folder_(folder), training_(replicas) {}

@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-/// Sets which lines are logged while it lives, whatever LOCKSTEP_LOG says.
+/// Sets which lines are logged while it exists, overriding LOCKSTEP_LOG.
 class LogSeverityScope {
  public:
   explicit LogSeverityScope(Severity severity) : before_(current()) { set_log_severity(severity); }
@@ -32,7 +32,7 @@ class LogSeverityScope {
   Severity before_;
 };
 
-/// Collects what is logged while it lives, from `severity` upwards.
+/// Collects log lines while it exists, from `severity` upwards.
 class LoggedLines {
  public:
   explicit LoggedLines(Severity severity = Severity::Info) : severity_(severity) {
@@ -45,7 +45,7 @@ class LoggedLines {
   LoggedLines(const LoggedLines&) = delete;
   LoggedLines& operator=(const LoggedLines&) = delete;
 
-  /// Returns once this many lines with this fragment have been logged. Fails the test if they do not come in time.
+  /// Returns once this many lines with this fragment were logged. Fails the test if they do not come in time.
   void await(std::string_view fragment, int lines = 1, std::chrono::seconds limit = std::chrono::seconds(60)) const {
     for (const auto end = std::chrono::steady_clock::now() + limit; count(fragment) < lines;) {
       if (std::chrono::steady_clock::now() > end) {
@@ -75,7 +75,7 @@ class LoggedLines {
   LogSeverityScope severity_;
 };
 
-/// Logs nothing while it lives.
+/// Logs nothing while it exists.
 class LogSilence {
  public:
   LogSilence() : severity_(Severity::Silent) {}

@@ -7,7 +7,7 @@
 
 namespace lockstep::coordination {
 
-/// A running member_program, started by the command `through` if there is one. It obeys lines and answers each.
+/// A running member_program, started by the command `through` if there is one. It executes lines and answers each.
 class MemberProcess : public Process {
  public:
   MemberProcess(int self, const Strings& addresses, const Strings& settings = {}, const Strings& through = {})
@@ -17,7 +17,7 @@ class MemberProcess : public Process {
   std::string await(const std::string& start, milliseconds limit = seconds(30)) {
     for (const auto deadline = Deadline::after(limit);;) {
       const bool was_running = is_running();
-      const std::string text = said();
+      const std::string text = output();
       for (std::size_t end; (end = text.find('\n', read_)) != text.npos;) {
         const std::string line = text.substr(read_, end - read_);
         read_ = end + 1;
@@ -26,12 +26,12 @@ class MemberProcess : public Process {
       if (!was_running || deadline.expired()) break;
       ::poll(nullptr, 0, 2);
     }
-    ADD_FAILURE() << "no line '" << start << "...' from pid " << pid() << "; all lines:\n" << said();
+    ADD_FAILURE() << "no line '" << start << "...' from pid " << pid() << "; all lines:\n" << output();
     return {};
   }
 
   std::string ask(const std::string& line) {
-    tell(line);
+    send_line(line);
     return await_answer();
   }
   std::string await_answer() {
@@ -54,7 +54,7 @@ class MemberProcess : public Process {
     std::ifstream stat(str("/proc/", pid(), "/stat"));
     std::string field;
     double user = 0, system = 0;
-    std::getline(stat, field, ')');  // the name may hold anything
+    std::getline(stat, field, ')');  // the name may contain anything
     for (int i = 0; i < 11; ++i) stat >> field;
     stat >> user >> system;
     return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
@@ -69,7 +69,7 @@ class MemberProcess : public Process {
     return words;
   }
 
-  std::size_t read_ = 0;  ///< of what it has said
+  std::size_t read_ = 0;  ///< position in its output
 };
 
 }  // namespace lockstep::coordination

@@ -1,5 +1,6 @@
-// A member of a job, for tests with real processes. Joins as its arguments say, then obeys lines on standard input and answers
-// each with one line: "ok ..." or "error L104 ...". Log lines begin with "log ", the job's failure with "failure ".
+// A member of a job, for tests with real processes. Joins according to its arguments, then executes lines from standard
+// input and answers each with one line: "ok ..." or "error L104 ...". Log lines begin with "log ", the job's failure
+// with "failure ".
 //
 //   member_program SELF ADDRESS,ADDRESS,... [name=value ...]     heartbeat, dead, join, log, slow, leave (ms); key (hex);
 //                                                                incarnation, cluster, machine
@@ -31,7 +32,7 @@ void say(std::string line) {
   }
   line += '\n';
   const std::lock_guard lock(mutex);
-  // Nobody may read it any more; that is not this program's concern.
+  // The reader may have gone; that does not concern this program.
   if (::write(STDOUT_FILENO, line.data(), line.size()) < 0) return;
 }
 

@@ -14,11 +14,11 @@
 #include "lockstep/base/error.h"
 #include "tests/support/replicas.h"
 
-// Tables of wrong uses: what is thrown, with which number and words. Nothing may end the process, and after each
-// mistake the strategy works as before.
+// Tables of misuse: the exception, with its number and words. No mistake may end the process, and after each the
+// strategy works as before.
 namespace lockstep {
 
-/// Two strategies and their variables, for mistakes to be made with.
+/// Two strategies and their variables, to make mistakes with.
 struct World {
   MirroredStrategy a{on_devices(2)};
   MirroredStrategy b{on_devices(2)};
@@ -37,7 +37,7 @@ struct World {
   Variable guarded = strict.make_variable(at::zeros({2}), {.name = "guarded"});
   Variable plain{at::zeros({2}), {.name = "plain"}};
 
-  /// Replica 0 does one thing, the other one another.
+  /// Replica 0 calls one function, the other replicas another.
   template <class F, class G>
   void split(F&& zero, G&& one) {
     a.run([&] { my_id() == 0 ? zero(get_replica_context()) : one(get_replica_context()); });

@@ -9,7 +9,7 @@
 
 #include "tests/support/same_bits.h"
 
-// Tensors by name, as files hold them.
+// Tensors by name, as in files.
 namespace lockstep {
 
 using Tensors = std::map<std::string, at::Tensor>;

@@ -15,7 +15,7 @@ struct Overloaded : F... {
   using F::operator()...;
 };
 
-/// "a, b": every item of a value that is printed.
+/// "a, b": every item of a printed value.
 std::string join_all(const std::vector<std::string>& parts) {
   std::string joined;
   for (const std::string& part : parts) joined += (joined.empty() ? "" : ", ") + part;
@@ -83,7 +83,7 @@ Nest Nest::object(std::string label, std::shared_ptr<const void> identity) {
 }
 
 const std::vector<Nest>& Nest::items() const {
-  static const auto& kNothing = *new std::vector<Nest>;  // never destroyed: no order of destruction to get wrong
+  static const auto& kNothing = *new std::vector<Nest>;  // never destroyed, to avoid problems of destruction order
   if (const auto* container = std::get_if<Container>(&value_)) return container->items;
   if (const auto* components = std::get_if<Components>(&value_)) return components->items;
   return kNothing;

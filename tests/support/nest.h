@@ -18,26 +18,26 @@
 
 namespace lockstep {
 
-/// A structure whose shape is only known while the program runs, as Python's nests of lists, tuples and dicts are. Its
-/// leaves are None, tensors, IndexedSlices, numbers, strings, opaque objects, variables and distributed values. It is
-/// an ordinary value: copies share tensors and objects, and nothing else.
+/// A structure whose shape is only known at run time, like Python's nests of lists, tuples and dicts. Its leaves are
+/// None, tensors, IndexedSlices, numbers, strings, opaque objects, variables and distributed values. It is an ordinary
+/// value: copies share only tensors and objects.
 ///
 ///     Nest batch = Nest::dict({{"image", image}, {"label", Nest::list({label, 3, "cat"})}});
 ///     batch["label"][1].as<int64_t>();  // 3
 class Nest {
  public:
   struct None {};
-  /// Something that is only compared and passed on; the same `identity` is the same object.
+  /// An opaque value that is only compared and passed on; the same `identity` is the same object.
   struct Object {
     std::string label;
     std::shared_ptr<const void> identity;
   };
-  /// A variable or one of its components: only which one it is.
+  /// A variable or one of its components: only its identity.
   struct Variable {
     std::shared_ptr<const void> whole;         // the same for a variable and its components
-    std::vector<std::string> component_names;  // of the whole variable
+    std::vector<std::string> component_names;  // names of the whole variable's components
     std::string name;
-    int index = -1;  // of a component
+    int index = -1;  // index of a component
 
     bool operator==(const Variable& other) const { return whole == other.whole && index == other.index; }
     bool is_component() const { return index >= 0; }
@@ -47,11 +47,11 @@ class Nest {
     Variable container() const { return {whole, component_names, name}; }
   };
   enum class Kind { List, Tuple, Dict, NamedTuple };
-  /// Values within a value. `keys` are those of a Dict, in order, and the field names of a NamedTuple; empty for
+  /// Values within a value. `keys` are the keys of a Dict, in order, or the field names of a NamedTuple; empty for
   /// others.
   struct Container {
     Kind kind;
-    std::string type;  // of a NamedTuple
+    std::string type;  // a NamedTuple's
     std::vector<std::string> keys;
     std::vector<Nest> items;
   };
@@ -82,11 +82,11 @@ class Nest {
   static Nest list(std::vector<Nest> items);
   static Nest tuple(std::vector<Nest> items);
   static Nest dict(std::map<std::string, Nest> entries);
-  /// A tuple with a type of its own and named fields, in the order given.
+  /// A tuple with its own type and named fields, in the given order.
   static Nest named_tuple(std::string type, std::vector<std::pair<std::string, Nest>> fields);
   static Nest per_replica(std::vector<Nest> components);
   static Nest mirrored(std::vector<Nest> components);
-  /// An object that is the same as every other with this identity; without one it is the same as its own copies only.
+  /// An object equal to every other with this identity; without one it equals only its own copies.
   static Nest object(std::string label, std::shared_ptr<const void> identity = nullptr);
 
   template <class T>
@@ -136,14 +136,14 @@ class Nest {
 /// Prints as Python would: "(Tensor(1.0, shape=(), dtype=float32), {'a': None})".
 std::ostream& operator<<(std::ostream& out, const Nest& nest);
 
-/// Whether two leaves are one and the same: tensors by handle, objects and variables by identity, None, numbers and
-/// strings by type and value; distributed values component by component. Containers are never the same.
+/// Whether two leaves are the same: tensors by handle, objects and variables by identity, None, numbers and strings by
+/// type and value; distributed values component by component. Containers are never the same.
 bool same_object(const Nest& a, const Nest& b);
 
-/// One structure out of what each replica has, judged by replica 0's: containers are joined item by item. A leaf that
-/// is the same object on all replicas stays as it is, components of one variable become that variable, all others a
-/// PerReplica. With `always_wrap` every leaf but a variable becomes a PerReplica.
-/// InvalidArgument names the place and the replicas where structures differ.
+/// Combines the replicas' structures, following replica 0's: containers are joined item by item. A leaf that is the
+/// same object on all replicas is kept, components of one variable become that variable, all others a PerReplica. With
+/// `always_wrap` every leaf but a variable becomes a PerReplica. InvalidArgument names the place and the replicas where
+/// structures differ.
 ///
 ///     regroup({Nest::list({1, "a"}), Nest::list({2, "a"})});  // [PerReplica(1, 2), 'a']
 Nest regroup(const std::vector<Nest>& per_replica, bool always_wrap = false);
@@ -152,7 +152,7 @@ Nest regroup(const std::vector<Nest>& per_replica, bool always_wrap = false);
 Nest unflatten_reducible(const Nest& like, std::vector<ReducibleLeaf> leaves,
                          detail::LeafPurpose purpose = detail::LeafPurpose::Reduce);
 
-/// A Nest is a structure like any other, one that can hold distributed values.
+/// A Nest is a structure like any other, and can contain distributed values.
 template <>
 struct StructureTraits<Nest> {
   template <class N, class F>

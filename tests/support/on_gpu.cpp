@@ -14,9 +14,9 @@
 #include "lockstep/strategy/devices.h"
 #include "tests/support/replicas.h"
 
-// The main function of tests that also run on a GPU, with LOCKSTEP_TEST_DEVICES=gpu: replicas and tensors are there then.
-// With LOCKSTEP_TEST_APART each replica has a copy of the weights, as on several GPUs; with LOCKSTEP_TEST_OUT_OF_REACH
-// these are taken for GPUs that do not reach each other's memory.
+// The main function of tests that also run on a GPU, with LOCKSTEP_TEST_DEVICES=gpu: replicas and tensors are on it
+// then. With LOCKSTEP_TEST_APART each replica has a copy of the weights, as on several GPUs; with
+// LOCKSTEP_TEST_OUT_OF_REACH these count as GPUs that cannot reach each other's memory.
 namespace lockstep {
 namespace {
 
@@ -36,13 +36,13 @@ const Left kAboutCpus[] = {
     {"Save.AKillAtAnyMoment*:Save.ProcessesThatSave*", "forks, after which CUDA cannot be used"},
 };
 
-/// Tests of what is otherwise on GPUs. docs/gpu.md has what users see of it.
+/// Tests of behaviour that differs on GPUs. docs/gpu.md describes what users see of it.
 const Left kOtherwise[] = {
     {"*/Gradients.AGradientThatIsNotFinite*:*/Misuse.OfNotFiniteGradientsInParts/*:*/Layers.AScaledLossGives*:"
      "*/MixedPrecision.TheScaleSinks*",
      "what is not finite is found after minimize has returned"},
     {"*/Habits.ZeroGradOfTheModelBegins*:*/Habits.AReplicaWithNothingButZeros*",
-     "a window does not begin anew when gradients become zero"},
+     "a window does not restart when gradients become zero"},
     {"*/ChangedWeights.AnOptimizerOfLibTorch*:*/SilentMistakes.Clipping*:*/SilentMistakes.GradientsThatChange*:"
      "*/PortingMistakes.EveryKindOfChangedGradient*",
      "values that LibTorch changes without a new version are not looked at"},
@@ -56,7 +56,7 @@ const Left kOtherwise[] = {
 
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 
-/// Puts what is made without a device on the GPU.
+/// Puts tensors made without a device on the GPU.
 void make_on_gpu(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -72,8 +72,8 @@ bool makes_tensors(const c10::FunctionSchema& schema) {
          std::none_of(arguments.begin(), arguments.end(), [](const auto& a) { return a.type()->str() == "Tensor"; });
 }
 
-/// On the calling thread and on replica threads, which inherit it, tensors are made on the GPU: as Python's
-/// `torch.set_default_device` does. Not those of `empty` and `scalar_tensor`, by which `at::tensor` and the library itself
+/// On the calling thread and on replica threads, which inherit it, tensors are made on the GPU, as with Python's
+/// `torch.set_default_device`. Except by `empty` and `scalar_tensor`, with which `at::tensor` and the library itself
 /// make tensors for the host.
 void make_tensors_on_gpu() {
   static auto& others = *new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);

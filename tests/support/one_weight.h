@@ -21,7 +21,7 @@ struct OneWeight : torch::nn::Module {
 
 inline double weight_of(const MirroredModule<OneWeight>& model) { return model->w.item<double>(); }
 
-/// A model of one weight and its optimizer, on as many replicas as the parameter says.
+/// A model of one weight and its optimizer; the parameter is the number of replicas.
 class OneWeightTest : public testing::TestWithParam<int> {
  protected:
   OneWeightTest() : strategy(on_devices(GetParam())), model(strategy.make<OneWeight>()) {

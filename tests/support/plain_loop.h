@@ -7,7 +7,7 @@
 #include "lockstep/nn/loss.h"
 #include "tests/support/small_net.h"
 
-// Mirrored training beside a plain LibTorch loop.
+// Mirrored training compared to a plain LibTorch loop.
 namespace lockstep {
 
 /// Two layers with dropout between them, and a parameter that no gradient reaches.

@@ -27,8 +27,8 @@
 #include "lockstep/base/text.h"
 #include "tests/support/temporary_folder.h"
 
-// Tests with real processes: workers, members of a job, launchers. No test may leave one behind, nor anything that one of
-// them has started.
+// Tests with real processes: workers, members of a job, launchers. No test may leave one behind, nor any process
+// started by one.
 namespace lockstep {
 
 using Strings = std::vector<std::string>;
@@ -42,7 +42,7 @@ inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// What the system tells of a process under this name; nothing if the process has ended, if only while it is read.
+/// The contents of /proc/PID/name; nothing if the process has ended, even while it is read.
 inline std::string process_file(pid_t pid, const char* name) {
   try {
     return file_content(str("/proc/", pid, "/", name));
@@ -51,13 +51,13 @@ inline std::string process_file(pid_t pid, const char* name) {
   }
 }
 
-/// Dead, or dead but not yet collected by whoever inherited it.
+/// Dead, or dead but not yet collected by its parent.
 inline bool is_gone(pid_t pid) {
   const auto stat = process_file(pid, "stat");
   return stat.empty() || contains(stat, ") Z ");
 }
 
-/// Until none of them is left, but no longer than the limit.
+/// Waits until none of them is left, at most until the limit.
 inline bool are_gone(const std::vector<pid_t>& pids, milliseconds limit = seconds(2)) {
   for (const auto deadline = Deadline::after(limit); !std::all_of(pids.begin(), pids.end(), is_gone);) {
     if (deadline.expired()) return false;
@@ -66,7 +66,7 @@ inline bool are_gone(const std::vector<pid_t>& pids, milliseconds limit = second
   return true;
 }
 
-/// Finds what a test has left behind when it ends, by a variable that every process inherits from the one that started it.
+/// Finds processes left behind by a test, by a variable that every process inherits from the one that started it.
 class OrphanCheck : public testing::EmptyTestEventListener {
  public:
   static std::string variable() { return str("LOCKSTEP_TEST_OF=", ::getpid(), ";"); }
@@ -100,12 +100,12 @@ inline const auto* const orphan_check = [] {
 }();
 
 struct ProcessOptions {
-  bool input = false;          ///< `tell` writes to its standard input; else it has the test's
+  bool input = false;          ///< `send_line` writes to its standard input; otherwise it has the test's
   bool streams_apart = false;  ///< standard error has a file of its own
-  bool ends_by_itself = true;  ///< one that still runs when the test is done with it is a failure
+  bool ends_by_itself = true;  ///< a process still running when the test is done with it is a failure
 };
 
-/// A running program; what it prints goes to a file. It is killed when the test dies.
+/// A running program; its output goes to a file. It is killed when the test dies.
 class Process {
  public:
   Process(Strings words, Strings variables, const ProcessOptions& options = {}) : options_(options) {
@@ -122,7 +122,7 @@ class Process {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::setpgid(0, 0);
       for (const int signal : {SIGINT, SIGQUIT, SIGHUP})
-        ::signal(signal, SIG_DFL);  // ignored where a shell runs tests with &
+        ::signal(signal, SIG_DFL);  // ignored if a shell runs tests with &
       if (options.input) ::dup2(ends[0], STDIN_FILENO);
       ::dup2(::open(out.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600), STDOUT_FILENO);
       ::dup2(::open(err.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600), STDERR_FILENO);
@@ -134,8 +134,8 @@ class Process {
   }
   ~Process() {
     const int status = wait(options_.ends_by_itself ? milliseconds(2000) : milliseconds(0));
-    EXPECT_TRUE(status >= 0 || !options_.ends_by_itself) << "process " << pid_ << " does not end:\n" << said();
-    EXPECT_FALSE(contains(said(), "Sanitizer")) << said();
+    EXPECT_TRUE(status >= 0 || !options_.ends_by_itself) << "process " << pid_ << " does not end:\n" << output();
+    EXPECT_FALSE(contains(output(), "Sanitizer")) << output();
     end();
     if (input_ >= 0) ::close(input_);
   }
@@ -144,7 +144,7 @@ class Process {
 
   pid_t pid() const { return pid_; }
   double started() const { return started_; }
-  /// When this object saw that it had ended; 0: not yet.
+  /// When this object noticed that it had ended; 0: not yet.
   double ended() const { return ended_; }
   void signal(int number) const { ::kill(pid_, number); }
   /// Kills it, if it still runs.
@@ -162,25 +162,25 @@ class Process {
     return status_ < 0;
   }
 
-  /// The exit code, 1000 + signal, or -1 if it still runs then.
+  /// The exit code, 1000 + signal, or -1 if it is still running then.
   int wait(milliseconds limit = seconds(20)) {
     for (const auto deadline = Deadline::after(limit); is_running() && !deadline.expired();) ::poll(nullptr, 0, 5);
     return status_;
   }
 
-  void tell(const std::string& line) const {
+  void send_line(const std::string& line) const {
     const std::string text = line + "\n";
     EXPECT_EQ(::write(input_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
 
-  std::string said() const { return file_content(folder_ / "out"); }
+  std::string output() const { return file_content(folder_ / "out"); }
   std::string complained() const { return file_content(folder_ / "err"); }
 
-  /// Waits until it has said this; false if it does not, or has ended before.
-  bool says(const std::string& text, milliseconds limit = seconds(60)) {
+  /// Waits until it has printed this; false if it does not, or has ended before.
+  bool prints(const std::string& text, milliseconds limit = seconds(60)) {
     for (const auto deadline = Deadline::after(limit);;) {
       const bool was_running = is_running();
-      if (contains(said(), text)) return true;
+      if (contains(output(), text)) return true;
       if (!was_running || deadline.expired()) return false;
       ::poll(nullptr, 0, 2);
     }
@@ -203,7 +203,7 @@ class Process {
   int input_ = -1;
 };
 
-/// Ports of 127.0.0.1 that were free a moment ago, below those that Linux gives to connections, which other tests make meanwhile.
+/// Ports of 127.0.0.1 that were free a moment ago, below the ephemeral ports, which other tests use meanwhile.
 inline Strings free_addresses(int count) {
   static std::mt19937 random(std::random_device{}());
   std::uniform_int_distribution<std::uint16_t> any(20000, 32767);
@@ -230,7 +230,7 @@ inline std::string tf_config(const Strings& addresses, int worker) {
              "}}");
 }
 
-/// The workers of a job, started without the launcher: what each one sees, and how it ends, is its own.
+/// The workers of a job, started without the launcher: each one's output and end are observed separately.
 class Job {
  public:
   Job(int workers, const Strings& words, const Strings& variables = {}) : addresses(free_addresses(workers)) {
@@ -244,10 +244,10 @@ class Job {
     workers_.push_back(std::make_unique<Process>(words, variables));
     return *workers_.back();
   }
-  /// In the order of starts.
+  /// In the order in which they were started.
   Process& operator[](int k) { return *workers_[static_cast<std::size_t>(k)]; }
   int size() const { return static_cast<int>(workers_.size()); }
-  /// Until all have ended, but no longer than the limit. Notes when each of them did.
+  /// Waits until all have ended, at most until the limit. Records when each of them did.
   void wait(milliseconds limit) {
     const auto is_running = [](const auto& worker) { return worker->is_running(); };
     for (const auto deadline = Deadline::after(limit); std::ranges::count_if(workers_, is_running) > 0;) {

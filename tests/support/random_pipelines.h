@@ -48,7 +48,7 @@ class RowFiles {
   const std::vector<std::string>& names() const { return names_; }
   const std::vector<Rows>& rows() const { return rows_; }
 
-  /// The numbers in files whose names `names` has.
+  /// The numbers in files named by `names`.
   static StagePtr reader(StagePtr names) {
     return make_csv_stage(std::move(names),
                           CsvOptions{.columns = {{CsvType::Int64}}, .header = false, .buffer_bytes = 256},
@@ -74,7 +74,7 @@ struct PipelineKinds {
   bool failures = false;            ///< some rows and batches fail
 };
 
-/// Not behind every stage: several workers refuse FILE there.
+/// Not after every stage: several workers reject FILE there.
 inline bool can_share_files(const StagePtr& dataset) {
   try {
     plan_shards(dataset, AutoShardPolicy::File, {2, 1, 0}, TooFew::FailsWhereSeen);

@@ -8,7 +8,7 @@
 namespace lockstep {
 namespace {
 
-/// What stands at one place of the structure, for each replica.
+/// The values at one place of the structure, for each replica.
 using Row = std::vector<const Nest*>;
 
 bool is_tuple(Nest::Kind kind) { return kind == Nest::Kind::Tuple || kind == Nest::Kind::NamedTuple; }
@@ -41,7 +41,7 @@ void check_container(const Row& row, std::size_t replica, const Path& path) {
   if (other.items.size() != first.items.size()) differs("replicas returned structures of different lengths");
 }
 
-/// The distributed variable that a leaf is a component of, if it is one.
+/// The distributed variable of which a leaf is a component, if any.
 std::optional<Nest::Variable> containing_variable(const Nest& nest) {
   if (!nest.is<Nest::Variable>()) return std::nullopt;
   const Nest::Variable& variable = nest.as<Nest::Variable>();

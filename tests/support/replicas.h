@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-/// Whether the tests' replicas are on the first GPU: LOCKSTEP_TEST_DEVICES=gpu. Tensors that a test makes without naming a
-/// device are there too then (tests/support/on_gpu.cpp).
+/// Whether the tests' replicas are on the first GPU: LOCKSTEP_TEST_DEVICES=gpu. Tensors made without a device are there
+/// too then (tests/support/on_gpu.cpp).
 inline bool tests_are_on_gpu() {
   const char* const devices = std::getenv("LOCKSTEP_TEST_DEVICES");
   return devices != nullptr && std::string_view(devices) == "gpu";
@@ -23,7 +23,7 @@ inline Devices mixed_devices(int replicas, bool gpu_first) {
   return devices;
 }
 
-/// Devices for this many replicas, of the kind that is tested.
+/// Devices for this many replicas, of the kind under test.
 inline Devices test_devices(int replicas) {
   const char* const given = std::getenv("LOCKSTEP_TEST_DEVICES");
   const std::string_view kind = given != nullptr ? given : "";
@@ -34,13 +34,13 @@ inline Devices test_devices(int replicas) {
 
 inline at::Device test_device() { return tests_are_on_gpu() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU); }
 
-/// LOCKSTEP_TEST_NCCL: NCCL refuses workers that share a GPU, unless it takes them for workers of different machines.
+/// LOCKSTEP_TEST_NCCL: NCCL rejects workers that share a GPU, unless it takes them for workers of different machines.
 inline void use_nccl_on_one_gpu() {
-  const char* const cluster = std::getenv("TF_CONFIG");  // another text for each worker
+  const char* const cluster = std::getenv("TF_CONFIG");  // different for each worker
   if (cluster != nullptr && std::getenv("LOCKSTEP_TEST_NCCL") != nullptr) setenv("NCCL_HOSTID", cluster, 1);
 }
 
-/// A tensor or module that was made for the host, on the device that is tested.
+/// A tensor or module made for the host, on the device under test.
 inline at::Tensor here(const at::Tensor& tensor) { return tensor.to(test_device()); }
 template <class Module>
 Module module_here(Module module) {
@@ -51,7 +51,7 @@ Module module_here(Module module) {
 /// The options of a strategy with this many replicas.
 inline MirroredOptions on_devices(int replicas) { return {.devices = test_devices(replicas)}; }
 
-/// The same, on CPUs whatever is tested.
+/// The same, always on CPUs.
 inline MirroredOptions on_cpus(int replicas) { return {.devices = cpus(replicas)}; }
 
 /// The calling replica's id.

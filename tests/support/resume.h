@@ -4,7 +4,7 @@
 
 namespace lockstep::data {
 
-/// A new iterator of `dataset` at the place where `state` was taken.
+/// A new iterator of `dataset` at the position of `state`.
 template <class D>
 auto resume(const D& dataset, const IteratorState& state) {
   auto iterator = dataset.iterator();

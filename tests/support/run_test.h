@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-/// Waits until `count` threads have come here; false if they do not come in time.
+/// Waits until `count` threads have arrived; false on a timeout.
 class Rendezvous {
  public:
   explicit Rendezvous(int count) : missing_(count) {}
@@ -38,7 +38,7 @@ class RunTest : public testing::TestWithParam<int> {
   const int replicas = GetParam();
   MirroredStrategy strategy{on_devices(replicas)};
 
-  /// Whether the strategy still does what it is for.
+  /// Whether the strategy still works.
   void expect_usable() {
     const auto sums = strategy.run([] { return get_replica_context().all_reduce(ReduceOp::Sum, at::ones({2})); });
     for (const auto& sum : sums) EXPECT_TRUE(same_bits(sum, at::full({2}, replicas, at::kFloat)));

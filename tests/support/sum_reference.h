@@ -8,8 +8,8 @@
 
 #include "lockstep/comm/dtype.h"
 
-/// What sums of each dtype are, without any speed: one element at a time, and the 16-bit types by their definition in
-/// double arithmetic.
+/// Reference sums of each dtype, without optimization: one element at a time, and the 16-bit types by their definition
+/// in double arithmetic.
 namespace lockstep::reference {
 
 // A template and free of references: AddressSanitizer makes functions with addressable locals a hundred times slower.
@@ -36,7 +36,7 @@ struct HalfForm {
     const int own_exponent = std::ilogb(size);
     const int exponent = own_exponent < least_exponent ? least_exponent : own_exponent;
     const double units = std::nearbyint(std::ldexp(size, mantissa_bits - exponent));  // ties to even
-    // Counting units across the exponents is how the bits of numbers are ordered.
+    // The bits of numbers are ordered by counting units across the exponents.
     const double bits = units + (exponent - least_exponent) * (1 << mantissa_bits);
     return static_cast<std::uint16_t>(sign | (bits < kInfinity ? static_cast<int>(bits) : kInfinity));
   }
@@ -76,7 +76,10 @@ struct Half {
   static bool same(Stored a, Stored b) {
     return a == b || (std::isnan(Form::decode(a)) && std::isnan(Form::decode(b)));
   }
-  static Stored random(std::mt19937_64& generator) { return static_cast<Stored>(generator()); }  // all of them, NaN too
+  static Stored random(std::mt19937_64& generator) {
+    return static_cast<Stored>(generator());
+  }  // all values,
+     // including NaN
 };
 
 template <Dtype dtype>

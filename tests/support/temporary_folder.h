@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-/// An empty folder of its own for a test, removed with everything in it afterwards.
+/// An empty folder for one test, removed with its contents afterwards.
 ///
 ///     const TemporaryFolder folder;
 ///     write_rows(folder / "rows.csv");
@@ -33,7 +33,7 @@ class TemporaryFolder {
   /// The path of a file in it, which need not exist.
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
 
-  /// Writes a file with these bytes; its path.
+  /// Writes a file with these bytes; returns its path.
   std::string file(const std::string& name, std::string_view content) const {
     std::string path = *this / name;
     std::ofstream(path, std::ios::binary) << content;

@@ -21,10 +21,10 @@
 #include <string_view>
 #include <vector>
 
-// Programs on a pseudo-terminal, and a small emulator that shows what a user would see there.
+// Programs on a pseudo-terminal, and a small emulator of a user's screen.
 namespace lockstep {
 
-/// Makes the terminal of this process `columns` wide while it runs. The emulator finds the request among the output, so that it
+/// Makes the terminal of this process `columns` wide while it runs. The emulator finds the request in the output, so it
 /// changes between the same two writes.
 inline void resize_terminal(int columns) {
   std::printf("\x1b[8;24;%dt", columns);
@@ -33,7 +33,8 @@ inline void resize_terminal(int columns) {
   EXPECT_EQ(::ioctl(STDOUT_FILENO, TIOCSWINSZ, &size), 0);  // the processes of the terminal get SIGWINCH
 }
 
-/// Runs `program` in a process of its own, whose terminal has this width; all that it wrote. The process ends with status 0.
+/// Runs `program` in a separate process with a terminal of this width; returns its output. The process ends with status
+/// 0.
 inline std::string output_in_terminal(int columns, const std::function<void()>& program) {
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   std::array<char, 64> name{};
@@ -62,7 +63,7 @@ inline std::string output_in_terminal(int columns, const std::function<void()>& 
     if (count <= 0) break;  // EIO: the process has closed it
     output.append(bytes.data(), static_cast<std::size_t>(count));
   }
-  ::kill(child, SIGKILL);  // if it still runs: nothing is lost if not, because its end is what ended the output
+  ::kill(child, SIGKILL);  // if it is still running; otherwise harmless, because the output ended with it
   int status = 0;
   ::waitpid(child, &status, 0);
   ::close(terminal);
@@ -94,7 +95,7 @@ class TerminalEmulator {
     }
   }
 
-  /// Without blanks at their ends, and without the empty line at the end.
+  /// Without trailing blanks, and without the empty line at the end.
   std::vector<std::string> lines() const {
     std::vector<std::string> texts;
     for (const Cells& line : lines_) {
@@ -107,9 +108,9 @@ class TerminalEmulator {
   }
   /// Lines that were wider than the terminal when they were written.
   const std::vector<std::string>& too_wide() const { return too_wide_; }
-  /// Control sequences that it does not know.
+  /// Unknown control sequences.
   const std::vector<std::string>& unknown() const { return unknown_; }
-  /// How often something was written over.
+  /// How often a cell was overwritten.
   int redrawn() const { return redrawn_; }
 
  private:

@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-/// Hosts 0 to 2 on this machine, 10.77.1.1 to 10.77.1.3: network namespaces on one bridge, which root can make. The way from
-/// one to another can be cut while all other ways stay open; no host is notified.
+/// Hosts 0 to 2 on this machine, 10.77.1.1 to 10.77.1.3: network namespaces on one bridge, which root can make. The
+/// route from one to another can be cut while all others stay open; no host is notified.
 class ThreeHosts {
  public:
   ThreeHosts() {
@@ -35,16 +35,16 @@ class ThreeHosts {
 
   bool made() const { return made_; }
   static std::string address(int host) { return str("10.77.1.", host + 1); }
-  /// The command that runs another one there.
+  /// The command that runs another one on that host.
   static std::vector<std::string> on(int host) { return {"ip", "netns", "exec", name(host)}; }
 
-  /// What `from` sends to `to` goes to a network card that does not exist.
+  /// Redirects traffic from `from` to `to` to a nonexistent network card.
   bool cut(int from, int to) const {
     return run(
         str("ip -n ", name(from), " neigh replace ", address(to), " lladdr 02:00:00:00:00:99 dev cable nud permanent"));
   }
   bool mend(int from, int to) const { return run(str("ip -n ", name(from), " neigh del ", address(to), " dev cable")); }
-  /// Nothing reaches this host any more, nor leaves it.
+  /// Nothing reaches this host or leaves it any more.
   bool unplug(int host) const { return run(str("ip -n ", name(3), " link set plug", host, " nomaster")); }
   bool plug_in(int host) const { return run(str("ip -n ", name(3), " link set plug", host, " master hub")); }
 

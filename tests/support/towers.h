@@ -9,7 +9,7 @@
 
 #include "lockstep/contrib.h"
 
-// What tests of towers look at.
+// Helpers for tests of towers.
 namespace lockstep::contrib {
 
 using Agg = VariableAggregation;

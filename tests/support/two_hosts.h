@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-/// Two hosts on this machine, 10.77.0.1 and 10.77.0.2: network namespaces with a cable between them, which root can make
-/// and pull out.
+/// Two hosts on this machine, 10.77.0.1 and 10.77.0.2: network namespaces connected by a cable, which root can make and
+/// unplug.
 class TwoHosts {
  public:
   TwoHosts() {
@@ -26,7 +26,7 @@ class TwoHosts {
   TwoHosts& operator=(const TwoHosts&) = delete;
 
   bool made() const { return made_; }
-  /// Nothing arrives any more, and neither side is told.
+  /// Nothing arrives any more, and neither side is notified.
   bool pull_out() const {
     return run({"tc -n A qdisc add dev cable root netem loss 100%",
                 "tc -n B qdisc add dev cable root netem loss 100%"}) ||

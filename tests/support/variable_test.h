@@ -37,7 +37,7 @@ class VariableTest : public testing::Test {
     return strategy.make_variable(at::zeros({}, type),
                                   {.name = "v", .synchronization = when, .aggregation = aggregation});
   }
-  /// Makes the components different, which no rule of assignment does to a mirrored variable with aggregation.
+  /// Makes the components different, which assignment cannot do to a mirrored variable with aggregation.
   static void set(const Variable& variable, const Numbers& values) {
     const at::NoGradGuard no_grad;
     for (std::size_t k = 0; k < values.size(); ++k) at::Tensor(variable.values()[k]).fill_(values[k]);

@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-/// Ends the process with a message when it lives too long: a hang in a meeting cannot be interrupted in any other way.
+/// Ends the process with a message after a timeout: a hang in a meeting cannot be interrupted in any other way.
 class Watchdog {
  public:
   explicit Watchdog(std::chrono::seconds limit, std::string what)

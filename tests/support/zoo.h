@@ -8,10 +8,11 @@
 #include "lockstep/strategy/strategy.h"
 #include "tests/support/replicas.h"
 
-// What saved files must be able to hold.
+// A model with everything that saved files must support.
 namespace lockstep {
 
-/// All kinds of parameters and buffers. Works element by element, so that its bits do not depend on who computes.
+/// All kinds of parameters and buffers. Works element by element, so that its bits do not depend on which replica
+/// computes.
 struct Zoo : torch::nn::Module {
   explicit Zoo(std::int64_t size = 3000) {
     large = register_parameter("large", torch::randn({size}));

@@ -1,5 +1,6 @@
-// The small examples of TensorFlow's reference pages: the main API first, then the names of the page. The test compares what this
-// prints with one_worker.txt. The examples of two workers are for `lockstep run -n 2`, which prints two_workers.txt.
+// The small examples of TensorFlow's reference pages: the main API first, then the names of the page. The test compares
+// the output with one_worker.txt. The examples of two workers are for `lockstep run -n 2`, which prints
+// two_workers.txt.
 
 #include <lockstep/cluster.h>
 #include <lockstep/compat.h>

@@ -82,11 +82,11 @@ ClusterDescription describe_cluster(const ClusterSpec& cluster, const Task& task
   if (cluster.empty()) return {};
   if (!task.type || !task.index) {
     refuse_cluster(str("the cluster is known, but the ", task.type ? "index" : "type", " of this task is not"),
-                   "say which task this process is: \"task\": {\"type\": \"worker\", \"index\": 0} in TF_CONFIG, or "
+                   "name the task of this process: \"task\": {\"type\": \"worker\", \"index\": 0} in TF_CONFIG, or "
                    "task_type and task_id of the resolver");
   }
   const std::int64_t id = id_in_cluster(cluster, task);
-  const int count = worker_count(cluster, task.type);  // refuses an evaluator that is not listed
+  const int count = worker_count(cluster, task.type);  // rejects an evaluator that is not listed
   ClusterDescription result;
   result.workers.reserve(static_cast<std::size_t>(count));
   result.training = training_part(cluster, *task.type);

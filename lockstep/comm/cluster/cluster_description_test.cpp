@@ -141,7 +141,7 @@ TEST(ClusterDifference, NamesEveryTaskThatDiffers) {
             "worker 2 is missing on worker 0, but w2:1 on worker 1");
   const ClusterSpec big{{"worker", std::vector<std::string>(1000, "w:1")}};
   EXPECT_TRUE(difference(big, "a", ClusterSpec(), "b").ends_with("\nand 992 more"));
-  // Text that a message would shorten or change counts as it is.
+  // Text that a message would shorten or escape counts unchanged.
   const std::string longer(500, 'h');
   EXPECT_NE(difference(ClusterSpec{{"worker", {longer + "1"}}}, "a", ClusterSpec{{"worker", {longer + "2"}}}, "b"), "");
 }

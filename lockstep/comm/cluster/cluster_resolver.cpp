@@ -18,7 +18,7 @@ std::string url(const std::string& address, const std::optional<std::string>& rp
   return rpc_layer.value_or("").empty() ? address : str(*rpc_layer, "://", address);
 }
 
-/// An empty name counts as none given.
+/// An empty name counts as not given.
 std::optional<std::string> chosen(const std::optional<std::string>& asked, const std::optional<std::string>& own) {
   return asked.value_or("").empty() ? own : asked;
 }
@@ -80,7 +80,7 @@ UnionClusterResolver::UnionClusterResolver(std::vector<std::shared_ptr<const Clu
 
 ClusterSpec UnionClusterResolver::cluster_spec() const {
   std::vector<ClusterSpec> clusters;
-  std::set<std::string> numbered;  // a job without tasks counts as numbered, too
+  std::set<std::string> numbered;  // a job without tasks counts as numbered too
   for (const auto& resolver : resolvers_) {
     clusters.push_back(resolver->cluster_spec());
     for (const std::string& job : clusters.back().jobs()) {

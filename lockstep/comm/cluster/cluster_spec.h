@@ -11,18 +11,19 @@
 
 namespace lockstep {
 
-/// Which tasks a cluster has and where they listen: jobs ("chief", "worker", ...), their tasks by index, an address each.
+/// The tasks of a cluster and their addresses: jobs ("chief", "worker", ...) with tasks by index, one address each.
 ///
 ///     ls::ClusterSpec cluster{{"chief", {"host0:2222"}}, {"worker", {"host1:2222", "host2:2222"}}};
 ///
-/// It holds what was written; whether a cluster like that can train is for describe_cluster to say.
+/// It stores any input; describe_cluster checks whether such a cluster can train.
 class LOCKSTEP_EXPORT ClusterSpec {
  public:
   using Tasks = std::map<int, std::string>;  ///< addresses by task index
 
   /// A job whose tasks are numbered in the order of their addresses.
   struct Job {
-    std::string name;
+    std::string name;  ///< "chief", "worker", "evaluator" or "ps"
+    /// "host:port" of task 0, 1, ...
     std::vector<std::string> addresses;
   };
 
@@ -33,10 +34,11 @@ class LOCKSTEP_EXPORT ClusterSpec {
   static ClusterSpec of_tasks(std::map<std::string, Tasks> jobs);
 
   bool empty() const { return jobs_.empty(); }
+  /// Whether the cluster has this job.
   bool has_job(const std::string& job) const { return jobs_.contains(job); }
   std::vector<std::string> jobs() const;  ///< sorted
 
-  // A job that the cluster does not have is InvalidArgument in all of these.
+  /// The tasks of a job. A job that the cluster does not have is InvalidArgument in all of these.
   int num_tasks(const std::string& job) const { return static_cast<int>(tasks(job).size()); }
   std::vector<int> task_indices(const std::string& job) const;
   const Tasks& tasks(const std::string& job) const;
@@ -55,10 +57,10 @@ class LOCKSTEP_EXPORT ClusterSpec {
 /// One line of JSON, the same for equal clusters: {"chief":["c:1"],"worker":["w0:1","w1:1"]}. Jobs with gaps are objects.
 LOCKSTEP_EXPORT std::string to_string(const ClusterSpec& cluster);
 
-/// Reads what to_string writes, and every form that the "cluster" of TF_CONFIG can have.
+/// Reads the output of to_string, and every form of "cluster" in TF_CONFIG.
 LOCKSTEP_EXPORT ClusterSpec parse_cluster(std::string_view json);
 
-/// What differs between two clusters, for people, one line for each task; empty if they have the same tasks.
+/// The differences between two clusters, for people, one line per task; empty if they have the same tasks.
 ///
 ///     worker 1 is host1:2222 on worker 0, but host7:2222 on worker 2
 ///     worker 3 is host3:2222 on worker 0, but missing on worker 2

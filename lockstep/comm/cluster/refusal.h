@@ -10,12 +10,12 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
-// What the readers of cluster descriptions share: numbers, and how they refuse text from outside.
+// Helpers of the readers of cluster descriptions: numbers, and rejecting text from outside.
 namespace lockstep {
 
 inline constexpr const char* kWriteTFConfig =
     "write TF_CONFIG as {\"cluster\": {\"worker\": [\"host0:2222\", \"host1:2222\"]}, \"task\": {\"type\": \"worker\", "
-    "\"index\": 0}}, or unset it to train on this machine alone";
+    "\"index\": 0}}, or unset it to train only on this machine";
 
 /// A whole number as programs write it into environment variables: "12", " 12 ", "-1", "+3".
 inline std::optional<std::int64_t> parse_whole_number(std::string_view text) {
@@ -28,7 +28,7 @@ inline std::optional<std::int64_t> parse_whole_number(std::string_view text) {
   return status == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
-/// Text from outside as a message can hold it: short, and without bytes that a terminal would act on.
+/// Text from outside, made safe for messages: shortened, without control characters.
 inline std::string shown(std::string_view text, std::size_t most = 160) {
   std::string result(text.substr(0, most));
   std::ranges::replace_if(

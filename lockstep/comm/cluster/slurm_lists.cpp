@@ -9,7 +9,7 @@ namespace {
 
 constexpr long long kMostEntries = 100'000;
 
-/// A list that is being read from its beginning to its end.
+/// A list being parsed from start to end.
 class List {
  public:
   List(std::string_view text, const char* example) : text_(text), rest_(text), example_(example) {}

@@ -34,7 +34,7 @@ SlurmHosts hosts_of(const SlurmOptions& options, const Environment& environment)
     const auto counts = options.tasks_per_node
                             ? std::vector<int>(names.size(), *options.tasks_per_node)
                             : expand_tasks_per_node(variable(environment, "SLURM_STEP_TASKS_PER_NODE"));
-    // Where one list is shorter, the number of tasks shows it.
+    // If one list is shorter, the number of tasks reveals it.
     for (std::size_t i = 0; i < std::min(names.size(), counts.size()); ++i) listed.emplace_back(names[i], counts[i]);
   }
   std::map<std::string, std::size_t> places;
@@ -75,7 +75,7 @@ void check_gpus(int per_node, int per_task, int tasks) {
   }
 }
 
-/// The host that Slurm reports for this task must be the one that its number gives: others connect to that.
+/// The host that Slurm reports for this task must match its number: others connect to that host.
 void check_own_host(const Environment& environment, int rank, const std::string& host) {
   const auto actual = environment("SLURMD_NODENAME");
   if (!actual || *actual == host) return;

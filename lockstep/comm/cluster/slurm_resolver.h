@@ -21,6 +21,7 @@ LOCKSTEP_EXPORT std::vector<int> expand_tasks_per_node(std::string_view list);
 
 using SlurmHosts = std::vector<std::pair<std::string, int>>;  ///< hosts and the number of tasks on each
 
+/// Options of a SlurmClusterResolver.
 struct SlurmOptions {
   std::map<std::string, int> jobs = {};  ///< tasks of each job, by name; empty: all tasks of the step are workers
   int port_base = 8888;                  ///< port of the first task on a host; the next one has the next port
@@ -29,27 +30,28 @@ struct SlurmOptions {
   std::optional<int> gpus_per_task = {};   ///< default: all GPUs of a node, divided by its tasks; 0 trains on CPUs
   std::optional<int> tasks_per_node = {};  ///< default: SLURM_STEP_TASKS_PER_NODE
   SlurmHosts tasks_of_hosts = {};          ///< instead of Slurm's lists of hosts and tasks
-  std::string rpc_layer = "grpc";
+  std::string rpc_layer = "grpc";          ///< returned by `rpc_layer()`, not used
 };
 
-/// What the variables of a Slurm step mean for one of its tasks.
+/// The meaning of a Slurm step's variables for one of its tasks.
 struct SlurmPlan {
-  ClusterSpec cluster;
-  std::string task_type;
-  int task_index = 0;
-  int gpus_per_task = 0;
-  int first_gpu = 0;  ///< this task's first GPU among those that it sees
+  ClusterSpec cluster;    ///< all tasks of the step
+  std::string task_type;  ///< the job of this task
+  int task_index = 0;     ///< its number within the job
+  int gpus_per_task = 0;  ///< 0: trains on CPUs
+  int first_gpu = 0;      ///< this task's first GPU among those that it sees
 };
 
 /// A variable of the environment; none if it is not set.
 using Environment = std::function<std::optional<std::string>(const char* name)>;
+/// A variable of this process's environment.
 LOCKSTEP_EXPORT std::optional<std::string> process_environment(const char* name);
 
 /// A variable that is missing, or contradicts the options, is FailedPrecondition; one that makes no sense is
 /// InvalidArgument.
 LOCKSTEP_EXPORT SlurmPlan plan_slurm(const SlurmOptions& options, const Environment& environment);
 
-/// The cluster that a Slurm step (srun) is. Tasks are numbered as Slurm numbers them, host after host.
+/// The cluster of a Slurm step (srun). Tasks are numbered as Slurm numbers them, host after host.
 class LOCKSTEP_EXPORT SlurmClusterResolver final : public ClusterResolver {
  public:
   explicit SlurmClusterResolver(const SlurmOptions& options = {}, const Environment& environment = process_environment)
@@ -60,6 +62,7 @@ class LOCKSTEP_EXPORT SlurmClusterResolver final : public ClusterResolver {
   std::optional<std::int64_t> task_id() const override { return plan_.task_index; }
   std::map<std::string, int> num_accelerators() const override { return {{"GPU", plan_.gpus_per_task}}; }
   std::optional<std::string> rpc_layer() const override { return rpc_layer_; }
+  /// What was read from Slurm's variables.
   const SlurmPlan& plan() const { return plan_; }
 
  private:

@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// Objects in the order of the text: of two keys that mean the same index, the last one counts.
+// Objects in the order of the text: if two keys mean the same index, the last one counts.
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kTextBeforeError = 40;
@@ -17,7 +17,7 @@ constexpr std::size_t kTextBeforeError = 40;
 [[noreturn]] void refuse_syntax(std::string_view text, const char* source, const Json::exception& error) {
   const auto* syntax = dynamic_cast<const Json::parse_error*>(&error);
   std::string reason = error.what(), where = source;
-  // "[json.exception...] parse error at line 1, column 5: syntax error while ...": the place is said in our own words.
+  // "[json.exception...] parse error at line 1, column 5: syntax error while ...": we report the place ourselves.
   if (const auto start = reason.find(syntax ? ": " : "] "); start != std::string::npos) reason.erase(0, start + 2);
   if (syntax) {
     const std::size_t end = std::min(syntax->byte > 0 ? syntax->byte - 1 : 0, text.size());
@@ -40,15 +40,15 @@ Json parse(std::string_view text, const char* source = "TF_CONFIG") {
 
 std::string one_line(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-/// Refuses a value. A list or an object is not printed: it can be nested deeply, and printing recurses.
+/// Rejects a value. A list or an object is not printed: it can be nested deeply, and printing recurses.
 [[noreturn]] void refuse_value(std::string_view rule, const Json& value, const std::string& place,
                                const char* help = kWriteTFConfig) {
   const std::string got = value.is_array() ? "a list" : value.is_object() ? "an object" : shown(one_line(value));
   refuse_cluster(str(rule, ", got ", got), help, place);
 }
 
-/// The value of a key, or nullptr. As in TensorFlow, lists and texts count as objects without keys: an empty list is a
-/// common way to say "nothing". One that has the key's name in it was meant as something else.
+/// The value of a key, or nullptr. As in TensorFlow, lists and strings count as objects without keys: an empty list
+/// often means "nothing". A value that contains the key's name was meant as something else.
 const Json* member(const Json& value, const char* key, const char* name) {
   if (value.is_object()) {
     const auto found = value.find(key);
@@ -92,7 +92,7 @@ std::optional<std::string> text_at(std::string_view text, const char* key) {
   return value->get<std::string>();
 }
 
-/// What `read` makes of the value of a key of "task", if there is one.
+/// The result of `read` for a key of "task", if there is one.
 template <class Read>
 auto read_from_task(std::string_view text, const char* key, Read&& read) -> std::optional<decltype(read(Json()))> {
   const Json document = parse(text);
@@ -104,7 +104,7 @@ auto read_from_task(std::string_view text, const char* key, Read&& read) -> std:
 
 std::string type_in(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
-  // What Python makes of such values: they are not names of jobs, and the text is the same in both.
+  // Python's text for such values: they are not names of jobs, and both libraries print the same.
   if (value.is_null()) return "None";
   if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
   if (value.is_number()) return value.dump();

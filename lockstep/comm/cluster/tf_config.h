@@ -8,10 +8,10 @@
 #include "lockstep/base/export.h"
 #include "lockstep/comm/cluster/cluster_spec.h"
 
-/// The parts of the environment variable TF_CONFIG, each read from its text (cluster_resolver.h gets it). A part is an error
-/// of its own: what is wrong in "task" does not keep the cluster from being read. Errors are InvalidArgument and name the place
-/// in the text. They are about syntax and types; whether the task is one of the cluster is checked by roles.h, and numbers and
-/// addresses by cluster_description.h.
+/// The parts of the environment variable TF_CONFIG, each parsed from its text (cluster_resolver.h reads it). Parts fail
+/// independently: a mistake in "task" does not prevent reading the cluster. Errors are InvalidArgument and name the
+/// place in the text. They cover syntax and types; roles.h checks whether the task is in the cluster, and
+/// cluster_description.h checks numbers and addresses.
 ///
 ///     {"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}
 namespace lockstep::tf_config {

@@ -1,4 +1,4 @@
-// What the chief makes of members that cannot reach each other, or that fall silent together.
+// How the chief interprets members that cannot reach each other, or that fall silent together.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ class Cuts : public AtTheDesk {
     message.set_cut_from(other);
     send(from, message);
   }
-  /// Time goes by in small steps, with the heartbeats of these.
+  /// Advances time in small steps, with heartbeats from these members.
   void pass(Chief::Time::duration time, const std::set<int>& beating) {
     for (const auto end = now + time; now < end;) {
       now += 50ms;
@@ -168,7 +168,7 @@ TEST_F(Cuts, AMemberWhoseMachineAnswersAgainAfterAGapGetsTimeToRetransmit) {
   EXPECT_NE(failure().find("worker 2 (10.0.0.2:2222) stopped answering"), std::string::npos) << failure();
 }
 
-// ---- what silence means
+// ---- the meaning of silence
 
 TEST(Silence, TellsPausesFromCutsAndFrozenProcesses) {
   const JoinOptions options;  // a heartbeat every 500 ms, gone after 2.5 s

@@ -1,4 +1,4 @@
-// What the chief does for members of a running job: the store, barriers and comparisons.
+// The chief's services for members of a running job: the store, barriers and comparisons.
 
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/chief.h"
@@ -6,11 +6,11 @@
 
 namespace lockstep::coordination {
 
-void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Time now) {
-  // More than a year is as good as forever, and cannot overflow.
+void Chief::serve(Member& member, std::uint64_t request, const wire::Call& call, Time now) {
+  // More than a year counts as forever, and cannot overflow.
   const bool is_for_ever = call.wait_ms() < 0 || call.wait_ms() > 366LL * 24 * 3600 * 1000;
   const Time until = is_for_ever ? Time::max() : now + std::chrono::milliseconds(call.wait_ms());
-  const Waiter waiter{request, seat.id, now, until, call};
+  const Waiter waiter{request, member.id, now, until, call};
   switch (call.verb()) {
     case wire::Call::SET: return set(waiter);
     case wire::Call::GET:
@@ -19,17 +19,17 @@ void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Tim
       return waiting_.push_back(waiter);
     case wire::Call::BARRIER:
       waiting_.push_back(waiter);
-      for (const Seat& other : seats_) {
+      for (const Member& other : members_) {
         if (other.presence == Presence::Left || other.presence == Presence::Lost) return end_waits_without(other);
       }
       return conclude(call.key());
     case wire::Call::ROSTER: return reply(waiter, roster());
     case wire::Call::LEAVE:
       reply(waiter, value_of({}));
-      seat.presence = Presence::Left;
-      seat.connection = 0;
-      return end_waits_without(seat);
-    default: return drop_stranger(seat.connection, "a message of an unknown kind");
+      member.presence = Presence::Left;
+      member.connection = 0;
+      return end_waits_without(member);
+    default: return drop_unknown(member.connection, "a message of an unknown kind");
   }
 }
 
@@ -64,16 +64,16 @@ Chief::Meeting Chief::meeting_at(const std::string& barrier) const {
   return meeting;
 }
 
-// Ends the meeting if all are there.
+// Ends the meeting if all members are there.
 void Chief::conclude(const std::string& barrier) {
   const Meeting meeting = meeting_at(barrier);
-  if (meeting.size() < seats_.size()) return;
+  if (meeting.size() < members_.size()) return;
   std::vector<std::vector<std::string>> said;
   for (const auto& [member, waiter] : meeting)
     said.emplace_back(waiter->call.lines().begin(), waiter->call.lines().end());
   const auto differ = disagreement(barrier, said, [&](const std::vector<int>& ids) {
     std::vector<WorkerEntry> members;
-    for (const int id : ids) members.push_back(seat_of(id)->member);
+    for (const int id : ids) members.push_back(member_of(id)->entry);
     return names_of(members);
   });
   const auto answer = differ ? fault_of(FailedPrecondition(errors::kDifferentPrograms, *differ)) : value_of({});
@@ -86,24 +86,24 @@ void Chief::conclude(const std::string& barrier) {
 std::string Chief::missing_at(const std::string& barrier) const {
   const Meeting meeting = meeting_at(barrier);
   std::vector<std::string> names;
-  for (const Seat& seat : seats_) {
-    if (!meeting.contains(seat.id)) names.push_back(str(to_string(seat.member), ", ", last_seen(seat.last)));
+  for (const Member& member : members_) {
+    if (!meeting.contains(member.id)) names.push_back(str(to_string(member.entry), ", ", last_seen(member.last)));
   }
   return list_of(names, 4);
 }
 
 // Drops the waits of a member that is gone, and fails the barriers at which others wait for it.
-void Chief::end_waits_without(const Seat& gone) {
+void Chief::end_waits_without(const Member& gone) {
   const std::string how = gone.presence == Presence::Left ? " has left the job" : " is lost";
   std::erase_if(waiting_, [&](const Waiter& waiter) {
     if (waiter.member == gone.id) return true;
     if (!waiter.is_at_barrier()) return false;
     const std::string what =
-        str(to_string(gone.member), how, ", so barrier \"", waiter.call.key(), "\" cannot complete");
+        str(to_string(gone.entry), how, ", so barrier \"", waiter.call.key(), "\" cannot complete");
     reply(waiter, fault_of(Unavailable(errors::kPeerLost,
                                        {.what = what,
                                         .where = last_seen(gone.last),
-                                        .help = str("let ", gone.member.name(), " take part before it leaves")})));
+                                        .help = str("let ", gone.entry.name(), " take part before it leaves")})));
     return true;
   });
 }
@@ -124,7 +124,7 @@ void Chief::check_waits(Time now) {
     } else if (waiter.is_at_barrier() && now - waiter.since >= options_.slow_warning && warned_.insert(key).second) {
       const auto message =
           warning_of(str("barrier \"", key, "\" has waited for ", waited, "; missing: ", missing_at(key)));
-      for (const auto& [member, other] : meeting_at(key)) send(seat_of(member)->connection, message);
+      for (const auto& [member, other] : meeting_at(key)) send(member_of(member)->connection, message);
     }
   }
   // A member that gave up may come again; until then it has not arrived.
@@ -134,7 +134,7 @@ void Chief::check_waits(Time now) {
 
 void Chief::reply(const Waiter& waiter, wire::FromChief answer) {
   answer.set_request(waiter.request);
-  send(seat_of(waiter.member)->connection, std::move(answer));
+  send(member_of(waiter.member)->connection, std::move(answer));
 }
 
 }  // namespace lockstep::coordination

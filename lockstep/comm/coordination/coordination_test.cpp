@@ -1,4 +1,4 @@
-// Members as threads of one process: what needs no process of its own to be seen.
+// Members as threads of one process: everything that does not need separate processes.
 
 #include <gtest/gtest.h>
 
@@ -123,7 +123,7 @@ TEST_F(Coordination, ABarrierNamesWhoIsMissingAndCanBeTriedAgain) {
   std::this_thread::sleep_for(250ms);
   std::thread one([&] { job[1]->barrier("save", Deadline::after(10s)); });
   expect_error([&] { job[0]->barrier("save", Deadline::after(100ms)); }, Code::DeadlineExceeded, errors::kTimeout,
-               {"barrier \"save\"", "missing: worker 2", "last heard of in call 812 of run, forward"});
+               {"barrier \"save\"", "missing: worker 2", "last seen in call 812 of run, forward"});
   std::thread zero([&] { job[0]->barrier("save", Deadline::after(10s)); });
   job[2]->barrier("save", Deadline::after(10s));
   one.join();
@@ -262,9 +262,9 @@ TEST_F(Coordination, CertificatesOfAnotherAuthorityAreNamedOnBothSides) {
   expect_refused({right.authority, right.certificate, right.certificate}, "must be a private key in PEM format");
   expect_refused({right.private_key, right.certificate, right.private_key}, "holds no certificate in PEM format");
   expect_refused({right.authority, wrong.certificate, wrong.private_key}, "unable to get local issuer certificate");
-  expect_refused({right.authority, right.certificate, {}}, "that of the private key is missing");
+  expect_refused({right.authority, right.certificate, {}}, "the file of the private key is missing");
   expect_refused({right.authority, "/no/such/file", right.private_key}, "/no/such/file cannot be read");
-  expect_refused({right.authority, right.private_key, right.private_key}, "is no certificate in PEM format");
+  expect_refused({right.authority, right.private_key, right.private_key}, "is not a certificate in PEM format");
   chief.join();
 }
 
@@ -282,7 +282,7 @@ TEST_F(Coordination, AChiefWithoutTlsIsNamed) {
   if (!authority.made()) GTEST_SKIP() << "no openssl program";
   const auto addresses = free_addresses(2);
   JoinOptions with_tls = options_of(addresses, 1);
-  with_tls.tls = authority.sign("host1");  // which may take longer than the chief waits
+  with_tls.tls = authority.sign("host1");  // signing may take longer than the chief waits
   std::thread chief([&] {
     JoinOptions options = options_of(addresses, 0);
     options.join_timeout = 2s;
@@ -307,7 +307,7 @@ TEST_F(Coordination, TwentyJobsInARowHaveTwentyGenerations) {
   EXPECT_EQ(generations.size(), 20u);
 }
 
-// The chief goes as soon as it has answered the last one, whose thread may not have read the answer by then.
+// The chief ends as soon as it has answered the last one, whose thread may not have read the answer by then.
 TEST_F(Coordination, MembersThatLeaveAtOneMomentNoteNoFailure) {
   for (int round = 0; round < 10; ++round) {
     Job job = join_all(8);
@@ -335,7 +335,7 @@ TEST_F(Coordination, AProcessWhoseJobHasFailedWaitsForTheNextOne) {
   auto job = join(0);
   job->barrier("here", Deadline::after(10s));
   EXPECT_TRUE(job->wait_for_failure(Deadline::after(5s)));
-  std::this_thread::sleep_for(300ms);  // the other one is at the door of a job that has failed
+  std::this_thread::sleep_for(300ms);  // the other one tries to join a job that has failed
   job.reset();
   job = join(0);
   job->barrier("again", Deadline::after(10s));

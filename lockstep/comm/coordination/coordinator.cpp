@@ -1,4 +1,4 @@
-// What a member asks of the chief once it has joined.
+// A member's requests to the chief once it has joined.
 
 #include "lockstep/comm/coordination/coordinator.h"
 
@@ -23,7 +23,7 @@ wire::Call call_of(wire::Call::Verb verb, std::string_view key = {}, const Deadl
   return call;
 }
 
-// For condition variables, which cannot count as far as a deadline that never comes.
+// For condition variables, which overflow with an infinite deadline.
 std::chrono::nanoseconds remaining(const Deadline& deadline) {
   return std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::hours(24 * 365));
 }
@@ -58,7 +58,7 @@ Coordinator::~Coordinator() {
     over_ = true;
   }
   changed_.notify_all();
-  heart_.join();
+  heartbeat_thread_.join();
 }
 
 void Coordinator::require_joined() const {
@@ -68,7 +68,7 @@ void Coordinator::require_joined() const {
                                                    .help = "make the call before leave, or join again"});
 }
 
-// The chief's answer; none if the session, the job or the time is over first.
+// The chief's answer; none if the session, the job or the time ends first.
 std::shared_ptr<const wire::FromChief> Coordinator::exchange(Lock& lock, wire::Call call, const Deadline& deadline) {
   const std::uint64_t request = next_request_++;
   const auto& answer = answers_[request];
@@ -83,13 +83,13 @@ std::shared_ptr<const wire::FromChief> Coordinator::exchange(Lock& lock, wire::C
 wire::FromChief Coordinator::ask(wire::Call call) {
   Lock lock(mutex_);
   require_joined();
-  // No deadline of its own: the chief answers at the request's, and if it does not, the heartbeats notice.
+  // Without a deadline: the chief answers at the request's, and if it does not, the heartbeats notice.
   const auto answer = exchange(lock, std::move(call), Deadline::never());
   if (!answer) require_joined();
   if (!answer->has_fault()) return *answer;
   const Error error = error_from(answer->fault());
   if (error.number() == errors::kPeerLost) {
-    // The job's failure is on its way and is more precise. After any other answer, it is only what that led to elsewhere.
+    // The job's failure is on its way and more precise. After any other answer, an error here is only a consequence.
     changed_.wait_for(lock, std::chrono::milliseconds(20), [&] { return failure_.has_value(); });
     if (failure_) throw_error(*failure_);
   }
@@ -129,9 +129,9 @@ std::vector<MemberState> Coordinator::states() {
   if (!failure_ && stage_ != Stage::Joined) return {};
   std::vector<MemberState> states;
   for (int id = 0; id < std::min(roster_->roster_size(), static_cast<int>(options_.members.size())); ++id) {
-    const wire::Seat& seat = roster_->roster(id);
+    const wire::MemberInfo& info = roster_->roster(id);
     const WorkerEntry& member = options_.members[static_cast<std::size_t>(id)];
-    states.push_back({id, member, static_cast<Presence>(seat.presence()), seat.place()});
+    states.push_back({id, member, static_cast<Presence>(info.presence()), info.place()});
   }
   return states;
 }
@@ -141,7 +141,7 @@ void Coordinator::report_failure(const Error& error) {
   message.set_fault(to_bytes(error, kMaxFault));
   Lock lock(mutex_);
   if (failure_ || stage_ != Stage::Joined) return;
-  post_beat(lock);  // the place of the failure is newer than that of the last heartbeat
+  post_beat(lock);  // the place of the failure is newer than the last heartbeat's
   post(lock, std::move(message));
 }
 
@@ -150,7 +150,8 @@ void Coordinator::report_cut(int member) {
   message.set_cut_from(member);
   Lock lock(mutex_);
   if (failure_ || stage_ != Stage::Joined) return;
-  // A member that is cut off from the chief, too, cannot blame a pair. Its report would arrive late, when the cut is over.
+  // A member that is cut off from the chief too cannot blame a pair. Its report would arrive late, when the cut is
+  // over.
   if (Clock::now() - last_heard_ < steady_within(options_)) post(lock, std::move(message));
 }
 

@@ -35,18 +35,19 @@ class Server;
 class Wire;
 
 struct JoinOptions {
-  std::vector<WorkerEntry> members = {};  ///< by id: in the same order everywhere
+  std::vector<WorkerEntry> members = {};  ///< by id: the same order everywhere
   int self = 0;                           ///< this process's id
-  int chief = 0;                          ///< the id of the one that hosts the service
-  std::string cluster = {};               ///< its description, the same for all members (L108)
-  std::string machine = {};               ///< what kind of machine this is; a different kind is a warning on the chief
-  std::uint64_t incarnation = 0;          ///< how often the job was restarted; refused if it differs from the chief's
+  int chief = 0;                          ///< id of the member that hosts the service
+  std::string cluster = {};               ///< the cluster's description, the same for all members (L108)
+  std::string machine = {};               ///< the kind of this machine; a different kind is a warning on the chief
+  std::uint64_t incarnation = 0;          ///< how often the job was restarted; rejected if it differs from the chief's
   TlsFiles tls = {};  ///< empty: from LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY
 
   std::chrono::milliseconds join_timeout = std::chrono::minutes(5);
   std::chrono::milliseconds waiting_log_interval = std::chrono::seconds(5);
   std::chrono::milliseconds heartbeat_interval = std::chrono::milliseconds(500);
-  /// Without a heartbeat: a worker that is frozen or cut off is noticed within 3 s, an interval of heartbeats included.
+  /// Time without a heartbeat: a worker that is frozen or cut off is noticed within 3 s, including a heartbeat
+  /// interval.
   std::chrono::milliseconds dead_after = std::chrono::milliseconds(2500);
   std::chrono::milliseconds slow_warning = std::chrono::seconds(10);   ///< a barrier waits this long: one log line
   std::chrono::milliseconds leave_timeout = std::chrono::seconds(30);  ///< limit of the destructor
@@ -58,29 +59,29 @@ struct MemberState {
   int id = 0;
   WorkerEntry member = {};
   Presence presence = Presence::Absent;
-  std::string place = {};  ///< as set_place said when the last heartbeat was sent
+  std::string place = {};  ///< set_place's last value in a heartbeat
 };
 
-/// This process's membership in a job: introduces itself to the chief, sends heartbeats and receives failures. The chief hosts
-/// the service on its entry's address; every other member keeps its entry's port bound, so that a second process with the same
-/// entry is noticed. Heartbeats come from a thread of their own.
+/// This process's membership in a job: introduces itself to the chief, sends heartbeats and receives failures. The
+/// chief hosts the service on its entry's address; every other member keeps its entry's port bound, so that a second
+/// process with the same entry is noticed. Heartbeats come from a separate thread.
 ///
 ///     auto job = Coordinator::join({.members = members, .self = 1, .cluster = text});
 ///     job->barrier("ready", Deadline::after(1min));
 ///     job->leave(Deadline::after(10s));
 ///
-/// One object is a member's part in one generation of the job: its options name the members, and a failure ends that generation
-/// only. Members that are left can join the next one from the same processes, with a different process in the lost one's seat and
-/// another chief.
+/// One object is a member's part in one generation of the job: its options name the members, and a failure ends only
+/// that generation. The remaining members can join the next one from the same processes, with a different process in
+/// the lost one's place and another chief.
 ///
-/// Thread-safe, except for destruction. After a failure every call throws it; the first failure of the job wins and is the
-/// same on all members. `fork` without `exec` is not supported while one lives.
+/// Thread-safe, except for destruction. After a failure every call throws it; the first failure of the job wins and is
+/// the same on all members. `fork` without `exec` is not supported while one exists.
 class LOCKSTEP_EXPORT Coordinator {
  public:
-  /// Returns when all members are here. While it waits it logs which members are missing and why.
+  /// Returns when all members are here. Logs which members are missing and why while it waits.
   static std::unique_ptr<Coordinator> join(JoinOptions options);
 
-  /// Leaves, waiting at most `leave_timeout`; after a failure, or while an exception unwinds the stack, closes at once.
+  /// Leaves, waiting at most `leave_timeout`; after a failure, or during stack unwinding, closes at once.
   ~Coordinator();
 
   std::uint64_t generation() const {
@@ -89,36 +90,37 @@ class LOCKSTEP_EXPORT Coordinator {
 
   /// The store. Keys have at most 4 KB, values 1 MB, all together 64 MB.
   void set(std::string_view key, std::string_view value);
-  std::string get(std::string_view key, Deadline deadline);  ///< waits until someone has set it
+  std::string get(std::string_view key, Deadline deadline);  ///< waits until a member has set it
 
-  /// Returns when all members have called it with this name. An error names those that are missing.
+  /// Returns when all members have called it with this name. An error names the missing ones.
   void barrier(std::string_view name, Deadline deadline) { require_same(name, {}, deadline); }
 
-  /// A barrier that compares: all members must give the same lines, otherwise every one of them gets an error (L109) with the
-  /// first lines that differ. At most 1 MB.
+  /// A barrier that compares: all members must pass the same lines, otherwise every one of them gets an error (L109)
+  /// with the first lines that differ. At most 1 MB.
   void require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline);
 
-  /// What this member is doing, for messages of others: "call 812 of run". Cheap; sent with the next heartbeat.
+  /// Sets this member's activity for others' messages: "call 812 of run". Cheap; sent with the next heartbeat.
   void set_place(std::string_view place);
-  /// What all members are doing; after a failure, what was known before. Nothing once this one has left.
+  /// The activities of all members; after a failure, the last known ones. Empty once this member has left.
   std::vector<MemberState> states();
 
-  /// What has failed here ends the job for all, unless something has ended it before. Returns at once.
+  /// Ends the job for all with this local failure, unless something ended it before. Returns at once.
   void report_failure(const Error& error);
-  /// This member's data does not reach another member; to be repeated as long as it does not. The chief ends the job with the
-  /// cause: the two cannot reach each other, or one of them is gone. Returns at once.
+  /// Reports that this member's data does not reach another member; repeat it while that is so. The chief ends the job
+  /// with the cause: the two cannot reach each other, or one of them is gone. Returns at once.
   void report_cut(int member);
   /// Why the job ended early: the same on every worker, whichever saw it first.
   std::optional<Error> failure() const;
-  /// Nothing if none comes before the deadline. On the chief, also waits a moment until the others have been sent it: its
+  /// Nothing if none comes before the deadline. On the chief, also waits a moment until it was sent to the others: its
   /// process may be about to end.
   std::optional<Error> wait_for_failure(Deadline deadline) const;
 
-  /// Called once, on a thread of Lockstep's, or at once if there is a failure already. Must not destroy the coordinator.
+  /// Called once, on one of Lockstep's threads, or at once if there is a failure already. Must not destroy the
+  /// coordinator.
   void on_failure(std::function<void(const Error&)> callback);
 
-  /// Others that wait for this member get an error at once; the others are not disturbed. The chief waits for the
-  /// others to leave, because their service ends with it.
+  /// Others that wait for this member get an error at once; no other member is affected. The chief waits for the others to
+  /// leave, because their service ends with it.
   void leave(Deadline deadline);
 
  private:
@@ -131,7 +133,7 @@ class LOCKSTEP_EXPORT Coordinator {
   // join.cpp
   void find_chief_and_wait_for_all();
   void take_port();
-  void ask_who_has_the_seat();
+  void ask_who_holds_the_task();
   Stage wait_while(Stage stage, Clock::time_point until);
   std::string missing();
   [[noreturn]] void give_up_waiting(const std::string& chief_missing);
@@ -145,7 +147,7 @@ class LOCKSTEP_EXPORT Coordinator {
   void post(Lock& lock, wire::ToChief message);
   void post_beat(Lock& lock);
   void end_session();
-  void run_heart();
+  void heartbeat_loop();
   bool is_in_session() const { return !failure_ && (stage_ == Stage::Accepted || stage_ == Stage::Joined); }
   void check_chief(Clock::time_point now, std::optional<WayProbe>& probe);
 
@@ -170,12 +172,12 @@ class LOCKSTEP_EXPORT Coordinator {
   bool leaving_ = false;
   bool over_ = false;
   bool told_ = false;
-  bool chief_has_proved_itself_ = false;  // that it knows the job key
+  bool chief_has_proved_itself_ = false;  // whether it proved that it knows the job key
   std::string nonce_;
   std::string token_;
-  std::uint64_t generation_ = 0;  // stays once it has joined
+  std::uint64_t generation_ = 0;  // kept once it has joined
   std::uint64_t next_request_ = 1;
-  std::map<std::uint64_t, std::shared_ptr<const wire::FromChief>> answers_;  // null until it has come
+  std::map<std::uint64_t, std::shared_ptr<const wire::FromChief>> answers_;  // null until it arrives
   std::shared_ptr<wire::FromChief> roster_;
   std::string place_;
   std::string missing_;
@@ -184,7 +186,8 @@ class LOCKSTEP_EXPORT Coordinator {
   Clock::time_point last_heard_ = {};
   std::optional<Error> failure_;
   std::vector<std::function<void(const Error&)>> callbacks_;
-  std::thread heart_{[this] { run_heart(); }};  // the last: it begins when the others are there
+  std::thread heartbeat_thread_{
+      [this] { heartbeat_loop(); }};  // last: it starts when the other members are initialized
 };
 
 }  // namespace lockstep::coordination

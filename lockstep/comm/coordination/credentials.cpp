@@ -38,11 +38,11 @@ std::string read_file(const std::string& what, const std::string& path, const ch
 
 unsigned char* bytes_of(std::string& text) { return reinterpret_cast<unsigned char*>(text.data()); }
 
-// Empty if it is not one key in hex.
+// Empty if it is not one hexadecimal key.
 std::string from_hex(std::string text) {
   text.erase(text.find_last_not_of(" \r\n") + 1);
   std::string key(kKeyBytes, '\0');
-  std::size_t size = 0;  // it stops at a zero byte
+  std::size_t size = 0;  // stops at a zero byte
   const bool is_hex = OPENSSL_hexstr2buf_ex(bytes_of(key), key.size(), &size, text.c_str(), '\0') == 1;
   return is_hex && size == kKeyBytes && text.size() == 2 * kKeyBytes ? key : "";
 }
@@ -59,7 +59,7 @@ std::string from_file(const std::string& path) {
          str("it holds ", text.size(), " bytes"));
 }
 
-// OpenSSL would ask for a password at the terminal.
+// OpenSSL would ask for a password on the terminal.
 int no_password(char*, int, int, void*) { return 0; }
 
 void check_together(const TlsFiles& files) {
@@ -68,7 +68,7 @@ void check_together(const TlsFiles& files) {
   SSL_CTX_set_default_passwd_cb(context, no_password);
   ERR_clear_error();
   if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1)
-    refuse(kMakeCertificates, str("the TLS certificate ", files.certificate, " is no certificate in PEM format"));
+    refuse(kMakeCertificates, str("the TLS certificate ", files.certificate, " is not a certificate in PEM format"));
   if (SSL_CTX_use_PrivateKey_file(context, files.private_key.c_str(), SSL_FILETYPE_PEM) != 1 &&
       ERR_GET_REASON(ERR_peek_last_error()) != X509_R_KEY_VALUES_MISMATCH)
     refuse(kMakeCertificates,
@@ -121,7 +121,8 @@ TlsFiles find_tls_files(const TlsFiles& given) {
   for (const auto& [what, path] : {std::pair{"authority", files.authority},
                                    {"certificate", files.certificate},
                                    {"private key", files.private_key}}) {
-    if (path.empty()) refuse(kMakeCertificates, str("TLS needs three files, but that of the ", what, " is missing"));
+    if (path.empty())
+      refuse(kMakeCertificates, str("TLS needs three files, but the file of the ", what, " is missing"));
     read_pem(path);
   }
   check_together(files);
@@ -132,7 +133,7 @@ bool speaks_tls(const std::string& address, std::chrono::milliseconds wait) {
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
   const std::unique_ptr<SSL, decltype(&SSL_free)> session(SSL_new(context.get()), SSL_free);
   SSL_set_bio(session.get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
-  SSL_connect(session.get());  // only writes its first message, to which the service answers with a record of its own
+  SSL_connect(session.get());  // only writes its first message, to which the service answers with its own record
   char *greeting = nullptr, kind = 0;
   const auto size = static_cast<std::size_t>(BIO_get_mem_data(SSL_get_wbio(session.get()), &greeting));
   const Deadline deadline = Deadline::after(wait);

@@ -1,4 +1,4 @@
-// What strangers can do at the chief's port, and at the port that a worker keeps: nothing but be dropped.
+// Strangers at the chief's port, and at the port that a worker keeps: all they achieve is to be dropped.
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -159,7 +159,7 @@ TEST(HostileBytes, AtThePortsOfARunningJobDisturbNobody) {
     for (auto frames = 1 + random() % 8; frames > 0; --frames) {
       std::string frame(9 + random() % 64, '\0');
       for (char& c : frame) c = static_cast<char>(random());
-      if (i % 2 == 0) {  // a frame of a sound length, as HTTP/2 counts it
+      if (i % 2 == 0) {  // a frame of valid length, as HTTP/2 counts it
         frame[0] = frame[1] = 0;
         frame[2] = static_cast<char>(frame.size() - 9);
         frame[3] = static_cast<char>(random() % 11);
@@ -169,13 +169,13 @@ TEST(HostileBytes, AtThePortsOfARunningJobDisturbNobody) {
     EXPECT_GE(::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
     ::close(socket);
   }
-  other.tell("barrier after 20000");
+  other.send_line("barrier after 20000");
   EXPECT_EQ(chief.ask("barrier after 20000"), "ok ");
   EXPECT_EQ(other.await_answer(), "ok ");
   EXPECT_EQ(chief.ask("states").find("lost"), std::string::npos);
-  for (MemberProcess* one : {&other, &chief}) one->tell("quit");
-  EXPECT_EQ(other.wait(), 0) << other.said();
-  EXPECT_EQ(chief.wait(), 0) << chief.said();
+  for (MemberProcess* one : {&other, &chief}) one->send_line("quit");
+  EXPECT_EQ(other.wait(), 0) << other.output();
+  EXPECT_EQ(chief.wait(), 0) << chief.output();
 }
 
 TEST(JobKey, ComesFromAFileOnlyItsOwnerCanRead) {

@@ -1,4 +1,4 @@
-// Joining a job: finding the chief, waiting for all members, and logging for which ones and why.
+// Joining a job: finding the chief, waiting for all members, and logging which ones are missing and why.
 
 #include <algorithm>
 
@@ -16,8 +16,8 @@ namespace lockstep::coordination {
 
 using std::chrono::milliseconds;
 
-// The chief's limit ends at about the same time as that of its workers. It names the missing ones, and a worker that gave up
-// earlier would be missing, too.
+// The chief's limit ends at about the same time as its workers'. It names the missing ones, and a worker that gave up
+// earlier would be missing too.
 constexpr milliseconds kChiefsWord{2000};
 
 std::unique_ptr<Coordinator> Coordinator::join(JoinOptions options) {
@@ -44,18 +44,18 @@ Coordinator::Stage Coordinator::wait_while(Stage stage, Clock::time_point until)
 }
 
 // The session ends by itself, with the reason as an exception, unless there is no chief to ask.
-void Coordinator::ask_who_has_the_seat() {
+void Coordinator::ask_who_holds_the_task() {
   const Reach reach = probe({chief_.address}, milliseconds(200)).front();
   if (!reach.answers()) return;
   try {
     const std::shared_ptr<const Wire> wire = introduce(reach.target, true);
     wait_while(Stage::Introduced, Clock::now() + milliseconds(500));
-    if (wire->is_heard())  // a chief that is busy
+    if (wire->is_heard())  // a busy chief
       wait_while(Stage::Introduced, Clock::now() + time_to_introduce_oneself(options_));
   } catch (const AlreadyExists&) {
     throw;
   } catch (const Error& error) {
-    say_info(str("the chief says: ", error.text().what));
+    say_info(str("the chief reports: ", error.text().what));
   }
 }
 
@@ -65,7 +65,7 @@ void Coordinator::take_port() {
     port = hold_port_of_entry(self_);
   } catch (const Unavailable&) {
     // Perhaps a second process with this task index: then the chief can name the first one, and report it.
-    ask_who_has_the_seat();
+    ask_who_holds_the_task();
     throw;
   }
   if (options_.self == options_.chief) server_ = Server::start(options_, key_, std::move(port));
@@ -73,7 +73,7 @@ void Coordinator::take_port() {
   port_ = std::move(port);
 }
 
-// Which members are missing and why, as far as the chief knows; only its own process has this.
+// Which members are missing and why, as far as the chief knows; available only in its own process.
 std::string Coordinator::missing() {
   std::vector<WorkerEntry> members;
   server_->with_chief([&](Chief& chief) { members = chief.members(Presence::Absent); });
@@ -105,8 +105,8 @@ void Coordinator::give_up_waiting(const std::string& chief_missing) {
   throw failure;
 }
 
-// The chief may not run yet or be restarted meanwhile. Its own process starts it, comes in the same way, and also finds
-// out why others are missing.
+// The chief may not run yet or be restarted meanwhile. Its own process starts it, joins in the same way, and also
+// determines why others are missing.
 void Coordinator::find_chief_and_wait_for_all() {
   take_port();
   const auto end = Clock::now() + options_.join_timeout;

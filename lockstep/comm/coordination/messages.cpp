@@ -27,9 +27,9 @@ wire::FromChief warning_of(std::string line) {
   return message;
 }
 
-std::string last_seen(const wire::Seat& seat) {
-  const std::string place = seat.place().empty() ? "" : str("last heard of in ", seat.place(), "; ");
-  return str(place, "host ", seat.host(), ", pid ", seat.pid());
+std::string last_seen(const wire::MemberInfo& info) {
+  const std::string place = info.place().empty() ? "" : str("last seen in ", info.place(), "; ");
+  return str(place, "host ", info.host(), ", pid ", info.pid());
 }
 
 std::string names_of(const std::vector<WorkerEntry>& members) {

@@ -1,5 +1,5 @@
-// Faults that need real processes: which member is named, on which others, and how soon. Times are recorded as test properties
-// against the limits of a quiet machine; the test allows ten times as much, because others use this one, too.
+// Faults that need real processes: which member is named, on which others, and how soon. Times are recorded as test
+// properties against the limits of a quiet machine; the test allows ten times as much, because the machine may be busy.
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ class Faults : public ::testing::Test {
     for (const auto& one : all) EXPECT_NE(one->await("joined"), "");
   }
 
-  // Milliseconds from `since` to the moment at which `process` received the failure, whose line goes into `text`.
+  // Milliseconds from `since` until `process` received the failure, whose line goes into `text`.
   static double notice(MemberProcess& process, Clock::time_point since, std::string& text) {
     const std::string line = process.await("failure");
     if (line.empty()) return 1e9;
@@ -50,8 +50,8 @@ class Faults : public ::testing::Test {
   }
 
   static void quit_all(const Processes& all) {
-    for (const auto& one : all) one->tell("quit");
-    for (const auto& one : all) EXPECT_EQ(one->wait(), 0) << one->said();
+    for (const auto& one : all) one->send_line("quit");
+    for (const auto& one : all) EXPECT_EQ(one->wait(), 0) << one->output();
   }
 
   static void record(const std::string& what, double milliseconds, double limit) {
@@ -79,8 +79,8 @@ TEST_F(Faults, WorkersMayStartInAnyOrder) {
   EXPECT_EQ(last.await("joined"), generation);
 }
 
-/// For tests in which the time to join ends: it is short, but on a busy machine it must not end before the workers that are
-/// there have met. `attempt` returns whether they have; if not, it gets more time.
+/// For tests in which the time to join ends: it is short, but on a busy machine it must not end before the present
+/// workers have met. `attempt` returns whether they have; if not, it gets more time.
 void with_time_to_meet(const std::function<bool(milliseconds limit)>& attempt) {
   for (const milliseconds limit : {600ms, 2400ms, 9600ms}) {
     if (attempt(limit)) return;
@@ -97,7 +97,7 @@ TEST_F(Faults, AMissingWorkerIsNamedWhenAllGiveUp) {
     EXPECT_NE(other.await("log worker 2: waiting for worker 0"), "");
     MemberProcess chief(0, addresses, {str("join=", limit.count()), "log=100"});
     EXPECT_EQ(chief.wait(), 1);
-    if (!contains(other.said(), kWorker2HasMetTheChief)) return false;
+    if (!contains(other.output(), kWorker2HasMetTheChief)) return false;
     for (MemberProcess* one : {&chief, &other}) {
       const std::string error = one->await("error");
       EXPECT_HAS(error, "error L105");
@@ -118,11 +118,11 @@ TEST_F(Faults, WhoIsHereIsNotMissingBecauseItsLimitEndsFirst) {
     MemberProcess chief(0, addresses, {str("join=", (limit + 1s).count()), "log=100"});
     EXPECT_NE(chief.await("log worker 0: waiting for"), "");
     MemberProcess other(2, addresses, {str("join=", limit.count()), "log=100"});
-    if (!other.says(kWorker2HasMetTheChief)) return false;
+    if (!other.prints(kWorker2HasMetTheChief)) return false;
     for (MemberProcess* one : {&chief, &other}) {
       EXPECT_HAS(one->await("error L105"), "missing: worker 1 (" + addresses[1] + "): connection refused   ");
       EXPECT_EQ(one->wait(), 1);
-      EXPECT_EQ(one->said().find("ended without leaving"), std::string::npos) << one->said();
+      EXPECT_EQ(one->output().find("ended without leaving"), std::string::npos) << one->output();
     }
     return true;
   });
@@ -153,7 +153,7 @@ TEST_F(Faults, AKilledWorkerIsNamedOnAllSurvivors) {
   }
   EXPECT_HAS(all[0]->ask("barrier end 1000"), "error L104");
   for (const std::size_t i : {0u, 1u}) {
-    all[i]->tell("quit");
+    all[i]->send_line("quit");
     const std::string ended = all[i]->await("ended ");
     record(str("closed_after_failure_", i), std::stod(ended.substr(6)), 1000);
   }
@@ -185,7 +185,7 @@ TEST_F(Faults, AShortPauseIsOnlyAWarning) {
   const std::string line = all[0]->await("log worker 1");
   EXPECT_HAS(line, "did not answer for 1.");
   EXPECT_HAS(line, "and is back");
-  all[1]->tell("barrier after 10000");
+  all[1]->send_line("barrier after 10000");
   EXPECT_EQ(all[0]->ask("barrier after 10000"), "ok ");
   EXPECT_EQ(all[1]->await_answer(), "ok ");
   quit_all(all);
@@ -197,7 +197,7 @@ TEST_F(Faults, APauseOfTheChiefBlamesNobodyElse) {
   all[0]->signal(SIGSTOP);
   std::this_thread::sleep_for(2000ms);
   all[0]->signal(SIGCONT);
-  all[1]->tell("barrier after 10000");
+  all[1]->send_line("barrier after 10000");
   EXPECT_EQ(all[0]->ask("barrier after 10000"), "ok ");
   quit_all(all);
 }
@@ -212,7 +212,7 @@ TEST_F(Faults, TheChiefsDeathIsNoticedAsFast) {
     record(str("chief_killed_noticed_by_", i), notice(*all[i], since, text), 100);
     EXPECT_HAS(text, "L117: worker 0 (");
     EXPECT_HAS(text, str("pid ", all[0]->pid()));
-    all[i]->tell("quit");
+    all[i]->send_line("quit");
     EXPECT_EQ(all[i]->wait(), 0);
   }
 }
@@ -252,8 +252,8 @@ TEST_F(Faults, ACutNetworkIsNoticedOnBothSides) {
   }
   for (const auto& one : all) {
     EXPECT_HAS(one->ask("barrier end 1000"), "error L1");
-    one->tell("quit");
-    EXPECT_EQ(one->wait(), 0) << one->said();
+    one->send_line("quit");
+    EXPECT_EQ(one->wait(), 0) << one->output();
   }
 }
 
@@ -328,7 +328,7 @@ TEST_F(Faults, DifferentClustersAreShownToAll) {
     MemberProcess chief(0, addresses, {one.chiefs, "log=50"});
     MemberProcess same(2, addresses, {one.chiefs, "log=50"});
     same.await(
-        "log worker 2: waiting for worker 1");  // it is in; a worker that comes after the chief has given up finds no chief
+        "log worker 2: waiting for worker 1");  // it is in; a worker that comes after the chief gave up finds no chief
     MemberProcess other(1, addresses, {one.others});
     for (MemberProcess* process : {&chief, &other, &same}) {
       const std::string error = process->await("error L108");
@@ -366,7 +366,7 @@ TEST_F(Faults, AProgramThatFailsTellsAllTheCause) {
   await_joined(all);
   all[1]->ask("place 3 user code");
   const auto since = Clock::now();
-  all[1]->tell("fail std::runtime_error: no such file");
+  all[1]->send_line("fail std::runtime_error: no such file");
   for (const auto& one : all) {
     std::string text;
     record("user_failure_noticed", notice(*one, since, text), 1000);
@@ -379,7 +379,7 @@ TEST_F(Faults, ALateWorkerInABarrierIsWarnedAboutAndNamed) {
   const auto all = start(free_addresses(2), {"slow=300", "heartbeat=50"});
   await_joined(all);
   all[1]->ask("place 9 reading data");
-  all[0]->tell("barrier step 20000");
+  all[0]->send_line("barrier step 20000");
   const std::string line = all[0]->await("log worker 0: barrier \"step\" has waited");
   EXPECT_HAS(line, "missing: worker 1 (");
   EXPECT_HAS(line, "call 9 of run, reading data");
@@ -392,20 +392,20 @@ TEST_F(Faults, ALateWorkerInABarrierIsWarnedAboutAndNamed) {
 TEST_F(Faults, AWorkerThatLeavesIsNoFailure) {
   const auto all = start(free_addresses(3), {"leave=20000"});
   await_joined(all);
-  all[1]->tell("quit");
+  all[1]->send_line("quit");
   EXPECT_EQ(all[1]->wait(), 0);
   EXPECT_EQ(all[0]->ask("set a b"), "ok ");
   EXPECT_EQ(all[2]->ask("get a 1000"), "ok b");
   EXPECT_HAS(all[2]->ask("barrier x 20000"), "worker 1 (");
 
-  all[0]->tell("quit");  // waits for worker 2
+  all[0]->send_line("quit");  // waits for worker 2
   EXPECT_EQ(all[2]->ask("get a 1000"), "ok b");
-  all[2]->tell("quit");
+  all[2]->send_line("quit");
   EXPECT_EQ(all[2]->wait(), 0);
   EXPECT_EQ(all[0]->wait(), 0);
 }
 
-// How it grows: 20 processes, or 100 with LOCKSTEP_TEST_LONG=1; a sanitizer makes each of them take seconds to start.
+// Scaling: 20 processes, or 100 with LOCKSTEP_TEST_LONG=1; a sanitizer makes each of them take seconds to start.
 TEST_F(Faults, ManyLightWorkersStartMeetAndNotice) {
   const bool is_long = std::getenv("LOCKSTEP_TEST_LONG") != nullptr;
   const int count = is_long ? 100 : LOCKSTEP_FEW_PROCESSES ? 6 : 20;
@@ -416,7 +416,7 @@ TEST_F(Faults, ManyLightWorkersStartMeetAndNotice) {
   await_joined(all);
   record("start", elapsed(), 10'000);
   since = Clock::now();
-  for (const auto& one : all) one->tell("barrier all 60000");
+  for (const auto& one : all) one->send_line("barrier all 60000");
   for (const auto& one : all) EXPECT_EQ(one->await_answer(), "ok ");
   record("barrier", elapsed(), 500);
   for (const std::size_t i : {std::size_t{0}, all.size() - 1}) {

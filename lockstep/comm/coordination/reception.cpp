@@ -20,11 +20,11 @@ using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kTimeToProve(5);
-constexpr milliseconds kLook(20);      // at those that were passed on, about which poll() reports nothing
-constexpr int kMostAtOnce = 256;       // accepted between two looks
+constexpr milliseconds kLook(20);      // how often sockets that were passed on are checked: poll() does not report them
+constexpr int kMostAtOnce = 256;       // accepted between two checks
 constexpr milliseconds kRoomWait(20);  // until the system may have room again
 
-// The kernel never gives two sockets the same one.
+// The kernel never reuses it.
 std::uint64_t cookie_of(int socket) {
   std::uint64_t cookie = 0;
   socklen_t size = sizeof cookie;
@@ -105,7 +105,7 @@ void Reception::accept_all(std::vector<int>& spoke) {
 
 bool Reception::look_at(Visitor& visitor, std::vector<int>& spoke) {
   if (!visitor.socket) {
-    if (cookie_of(visitor.number) != visitor.cookie) return false;  // its new owner has closed it
+    if (cookie_of(visitor.number) != visitor.cookie) return false;  // its new owner closed it
   } else {
     char byte = 0;
     const ssize_t count = ::recv(visitor.socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -125,7 +125,7 @@ bool Reception::look_at(Visitor& visitor, std::vector<int>& spoke) {
 
 void Reception::close(Visitor& visitor) {
   if (visitor.socket) return void(visitor.socket.close());
-  // Its owner may close it at any time, and the number may then stand for another file. A copy cannot change any more.
+  // Its owner may close it at any time, and the number may then refer to another file. A copy cannot change.
   const Descriptor copy(::fcntl(visitor.number, F_DUPFD_CLOEXEC, 0));
   if (copy && cookie_of(copy.get()) == visitor.cookie) ::shutdown(copy.get(), SHUT_RDWR);
 }

@@ -13,8 +13,8 @@
 namespace lockstep::coordination {
 
 /// Accepts connections at the chief's port in place of gRPC, whose own listener stops for good when `accept` fails. A
-/// connection is passed on once it has sent something, and closed if its owner has not proved the job key within 5 s. Until
-/// then it holds one of a limited number of places, whatever owns the socket by then.
+/// connection is passed on once it has sent something, and closed if its owner has not proved the job key within 5 s.
+/// Until then it occupies one of a limited number of places, whatever owns the socket by then.
 class Reception {
  public:
   /// `pass_on` takes over a socket. Called on a thread of this object, from `start` to `stop`.
@@ -32,20 +32,20 @@ class Reception {
   struct Visitor : Unproven {
     std::string name = {};
     Descriptor socket = {};    // until it is passed on
-    int number = -1;           // file descriptor of the socket, then
-    std::uint64_t cookie = 0;  // shows whether the number still stands for this socket
+    int number = -1;           // file descriptor of the socket after that
+    std::uint64_t cookie = 0;  // shows whether the number still refers to this socket
   };
 
   void run();
   void accept_all(std::vector<int>& spoke);
-  /// Whether it stays; one that has sent something is added to those that are passed on.
+  /// Whether it stays; one that has sent something is added to those passed on.
   bool look_at(Visitor& visitor, std::vector<int>& spoke);
   static void close(Visitor& visitor);
 
   const Descriptor listener_;
   const std::function<void(int)> pass_on_;
   const Descriptor stop_;
-  std::mutex mutex_;  // for what follows
+  std::mutex mutex_;  // guards what follows
   Places places_;
   std::vector<Visitor> visitors_;
   ClosedCount closed_;

@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-// That a look-up of this host asks nobody.
+// Whether looking up this host needs no name server.
 bool is_numeric(const std::string& host) {
   return host.find(':') != std::string::npos || host.find_first_not_of("0123456789.") == std::string::npos;
 }
@@ -153,17 +153,17 @@ class GrpcServer final : public Server,
     void OnDone() override {
       from_grpc();
       to_grpc();
-      server_.forget(connection_);  // destroys this, unless somebody is about to write
+      server_.forget(connection_);  // destroys this, unless another thread is about to write
     }
 
    private:
     void arrived(const std::string& bytes) override {
-      bool is_seated = false;
+      bool is_admitted = false;
       server_.with_chief([&](Chief& chief) {
         chief.received(connection_, bytes, Clock::now());
-        is_seated = chief.is_seated(connection_);
+        is_admitted = chief.is_admitted(connection_);
       });
-      if (is_seated && !std::exchange(was_seated_, true)) server_.reception_->proved(peer_);
+      if (is_admitted && !std::exchange(was_admitted_, true)) server_.reception_->proved(peer_);
     }
     void broke() override {
       server_.with_chief([&](Chief& chief) { chief.closed(connection_, Clock::now()); });
@@ -173,7 +173,7 @@ class GrpcServer final : public Server,
     GrpcServer& server_;
     const std::uint64_t connection_;
     const std::string peer_;
-    bool was_seated_ = false;  // messages come one at a time
+    bool was_admitted_ = false;  // messages come one at a time
   };
 
   static std::shared_ptr<grpc::ServerCredentials> credentials(const TlsFiles& tls) {
@@ -206,7 +206,8 @@ class GrpcServer final : public Server,
     }
   }
 
-  // A name could take long to look up, so questions go to the address that the member came from, at the port of its entry.
+  // A name could take long to look up, so probes go to the address that the member connected from, at the port of its
+  // entry.
   void keep_probes(std::map<int, WayProbe>& probes, const std::vector<Chief::Doubted>& doubted) {
     std::erase_if(probes, [&](const auto& one) {
       return std::ranges::none_of(doubted, [&](const auto& each) { return each.member == one.first; });

@@ -1,4 +1,4 @@
-// What a member and the chief say to each other without being asked: introductions, heartbeats, news.
+// Unsolicited messages between a member and the chief: introductions, heartbeats, news.
 
 #include <unistd.h>
 
@@ -47,7 +47,7 @@ void Coordinator::post(Lock& lock, wire::ToChief message) {
   if (!wire) return;
   lock.unlock();
   wire->send(message);
-  wire.reset();  // if the session has ended meanwhile, this waits for gRPC too
+  wire.reset();  // if the session ended meanwhile, this waits for gRPC too
   lock.lock();
 }
 
@@ -80,8 +80,8 @@ void Coordinator::challenged(const wire::Greeting& challenge, Lock& lock) {
   chief_has_proved_itself_ = true;
   wire::Details details;
   details.set_incarnation(options_.incarnation);
-  details.mutable_seat()->set_host(host_name());
-  details.mutable_seat()->set_pid(::getpid());
+  details.mutable_info()->set_host(host_name());
+  details.mutable_info()->set_pid(::getpid());
   details.set_port_taken(port_taken_);
   details.set_cluster(options_.cluster);
   details.set_machine(options_.machine);
@@ -125,7 +125,7 @@ void Coordinator::received(const wire::FromChief& message) {
 void Coordinator::ended(const std::string& why) {
   const std::lock_guard lock(mutex_);
   why_ended_ = why;
-  // The chief may go as soon as it has answered the last member, before that one has read the answer.
+  // The chief may end as soon as it has answered the last member, before that member has read the answer.
   if (leaving_) stage_ = Stage::Left;
   if (stage_ == Stage::Joined) {
     chief_is_gone("ended without leaving", "its connection was closed");
@@ -159,19 +159,19 @@ void Coordinator::check_chief(Clock::time_point now, std::optional<WayProbe>& pr
   probe->ask(now);
   if (!is_gone(options_, last_heard_, probe->answers(), now)) return;
   if (stage_ == Stage::Joined)
-    chief_is_gone("stopped answering", str("last heard of it ", seconds_text(now - last_heard_), " ago"));
+    chief_is_gone("stopped answering", str("last heard from it ", seconds_text(now - last_heard_), " ago"));
   else
     stage_ = Stage::Out;
   changed_.notify_all();
 }
 
-void Coordinator::run_heart() {
+void Coordinator::heartbeat_loop() {
   constexpr std::chrono::milliseconds kLookInDoubt(50);
   std::optional<WayProbe> probe;  // probe of the chief's machine, while it is silent
   Lock lock(mutex_);
   for (auto last = Clock::now(), last_look = last; !over_;) {
     const auto next_beat = last + options_.heartbeat_interval;
-    // Doubt that begins late would miss the end of a pause, after which the chief gets time.
+    // Checking too late would miss the end of a pause, after which the chief gets time.
     const auto next_look = probe             ? last_look + kLookInDoubt
                            : is_in_session() ? last_heard_ + doubt_after(options_)
                                              : next_beat;
@@ -186,12 +186,12 @@ void Coordinator::run_heart() {
       for (const auto& callback : callbacks) callback(failure);
       lock.lock();
     }
-    // If this process itself stood still, the chief's answers have yet to be read.
+    // If this process itself was suspended, the chief's answers are still unread.
     if (gap > 2 * options_.heartbeat_interval) last_heard_ = std::min(now, last_heard_ + gap);
     check_chief(now, probe);
     if (gap < options_.heartbeat_interval) continue;
     last = now;
-    drop_strangers(port_);
+    close_waiting_connections(port_);
     if (is_in_session()) post_beat(lock);
   }
 }

@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 
 constexpr std::string_view kPreface{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33};
 
-/// Connections of one process; they are open until it lets go of them.
+/// Connections of one process, open while this object exists.
 class Flood {
  public:
   /// Some of them may still wait for an answer when this returns.
@@ -85,13 +85,13 @@ class Strangers : public ::testing::Test {
     meet_and_leave(chief, other);
   }
   static void meet_and_leave(MemberProcess& chief, MemberProcess& other) {
-    other.tell("barrier after 20000");
+    other.send_line("barrier after 20000");
     EXPECT_EQ(chief.ask("barrier after 20000"), "ok ");
     EXPECT_EQ(other.await_answer(), "ok ");
     EXPECT_FALSE(contains(chief.ask("states"), "lost"));
-    for (MemberProcess* one : {&other, &chief}) one->tell("quit");
-    EXPECT_EQ(other.wait(), 0) << other.said();
-    EXPECT_EQ(chief.wait(), 0) << chief.said();
+    for (MemberProcess* one : {&other, &chief}) one->send_line("quit");
+    EXPECT_EQ(other.wait(), 0) << other.output();
+    EXPECT_EQ(chief.wait(), 0) << chief.output();
   }
 
   const Strings addresses = free_addresses(2);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Included by sources only: the one place that knows how gRPC's reactors want to be called.
+// Included by sources only: the only code that depends on the calling rules of gRPC's reactors.
 
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
@@ -14,8 +14,8 @@
 
 namespace lockstep::coordination {
 
-/// Starts gRPC and never stops it: it would stop in the background and could meet the end of the process there. It keeps
-/// its messages to itself, since ours say more; GRPC_VERBOSITY=ERROR shows them.
+/// Starts gRPC and never stops it: stopping happens in the background and could coincide with the end of the process.
+/// Silences its messages, since ours are more informative; GRPC_VERBOSITY=ERROR shows them.
 inline void keep_grpc() {
   [[maybe_unused]] static const bool once = [] {
     constexpr auto kNothing = static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1);
@@ -25,7 +25,7 @@ inline void keep_grpc() {
   }();
 }
 
-/// Tell ThreadSanitizer of the order that gRPC makes between a call of it and the calls that come back.
+/// Inform ThreadSanitizer of the order between a call of gRPC and its callbacks.
 #ifdef LOCKSTEP_THREAD_SANITIZER
 extern "C" void __tsan_acquire(void*);
 extern "C" void __tsan_release(void*);
@@ -36,10 +36,10 @@ inline void handed_over(void*) {}
 inline void came_back(void*) {}
 #endif
 
-/// Either end of a stream: reads all the time, writes what is queued, one at a time. `queue` can be called under a lock;
-/// `write_queued` calls gRPC, which may call back at once, and must be called without one.
+/// Either end of a stream: reads all the time, writes what is queued, one at a time. `queue` can be called under a
+/// lock; `write_queued` calls gRPC, which may call back at once, and must be called without one.
 ///
-/// Messages are bytes here: gRPC would read and write them in its own threads, and free them there.
+/// Messages are bytes here: gRPC would parse and free messages on its own threads.
 template <class Reactor>
 class Stream : public Reactor {
  public:
@@ -51,13 +51,13 @@ class Stream : public Reactor {
     if (!closing_) queue_.emplace_back(&slice, 1);
   }
 
-  /// Nothing can be sent any more; what is queued still goes out if the other side reads.
+  /// Nothing can be sent any more; queued messages still go out if the other side reads.
   void close() {
     const std::lock_guard lock(mutex_);
     closing_ = true;
   }
 
-  /// Whether gRPC has taken all that was queued.
+  /// Whether gRPC has taken all queued messages.
   bool idle() {
     const std::lock_guard lock(mutex_);
     return broken_ || queue_.empty();
@@ -98,7 +98,7 @@ class Stream : public Reactor {
   void OnWriteDone(bool ok) override {
     from_grpc();
     std::unique_lock lock(mutex_);
-    if (!ok) broken_ = true;  // which a read may have set meanwhile
+    if (!ok) broken_ = true;  // a read may have set it meanwhile
     writing_ = false;
     queue_.pop_front();
     lock.unlock();
@@ -106,8 +106,8 @@ class Stream : public Reactor {
   }
 
  protected:
-  /// Before every call of gRPC that may call back, and first in every call that comes back. They name this part of the object:
-  /// a class that also has other bases begins elsewhere.
+  /// Call before every call of gRPC that may call back, and first in every callback. They identify this part of the
+  /// object: a class with other bases too begins elsewhere.
   void to_grpc() { handed_over(static_cast<Stream*>(this)); }
   void from_grpc() { came_back(static_cast<Stream*>(this)); }
 

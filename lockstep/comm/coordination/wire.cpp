@@ -21,7 +21,7 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
     StartCall();
   }
 
-  // The context holds the channel, and a channel that goes in a thread of gRPC waits there for itself.
+  // The context holds the channel, and a channel released on a gRPC thread would wait there for itself.
   ~GrpcWire() override {
     cut();
     std::unique_lock lock(mutex_);
@@ -35,7 +35,7 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
   bool is_heard() const override { return channel_->GetState(false) == GRPC_CHANNEL_READY; }
 
   void cut() override {
-    std::unique_lock lock(mutex_);  // which a callback holds as long as it runs
+    std::unique_lock lock(mutex_);  // held by a callback while it runs
     if (std::exchange(cut_, true)) return;
     lock.unlock();
     context_.TryCancel();
@@ -54,7 +54,7 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
  private:
   void arrived(const std::string& bytes) override {
     wire::FromChief message;
-    // Bytes that are not a message do not come from a chief: the silence is noticed.
+    // Bytes that are not a message do not come from a chief: its silence will be noticed.
     if (message.ParseFromString(bytes)) call([&] { callbacks_.received(message); });
   }
   void end() override { RemoveHold(); }
@@ -83,12 +83,12 @@ std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& hos
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  // This one also limits how long a single attempt may take.
+  // This one also limits the duration of a single attempt.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  // Sessions of one process must not share a connection, nor find a broken one of an earlier job.
+  // Sessions of one process must not share a connection, nor reuse a broken one of an earlier job.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(static_cast<int>(2 * kMaxMessage));
   if (tls.any()) arguments.SetSslTargetNameOverride(host);

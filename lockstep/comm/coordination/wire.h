@@ -7,13 +7,13 @@
 #include "lockstep/base/function_ref.h"
 #include "lockstep/comm/coordination/messages.h"
 
-// The two ends of a stream. Only wire.cpp and server.cpp, which implement them, know gRPC.
+// The two ends of a stream. Only wire.cpp and server.cpp, which implement them, depend on gRPC.
 namespace lockstep::coordination {
 
 /// A member's end of its stream to the chief.
 class Wire {
  public:
-  /// Called by threads of gRPC; `ended` once, as the last, unless `cut` came first.
+  /// Called on gRPC threads; `ended` once, as the last, unless `cut` came first.
   struct Callbacks {
     std::function<void(const wire::FromChief&)> received;
     std::function<void(const std::string& why)> ended;
@@ -21,12 +21,12 @@ class Wire {
 
   virtual ~Wire() = default;
   virtual void send(const wire::ToChief& message) = 0;  ///< not under a lock that the callbacks take
-  virtual void cut() = 0;  ///< ends the stream; no callback is called after it has returned
-  /// Whether the process at the port speaks gRPC, as a chief does. Others may never answer.
+  virtual void cut() = 0;                               ///< ends the stream; no callback is called after it returned
+  /// Whether the process at the port uses gRPC, as a chief does. Others may never answer.
   virtual bool is_heard() const = 0;
 };
 
-/// To the chief at a numeric address. `host` is its name in the cluster, which a certificate must have.
+/// Connects to the chief at a numeric address. `host` is its name in the cluster, which a certificate must contain.
 std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& host, const TlsFiles& tls,
                               Wire::Callbacks callbacks);
 
@@ -35,17 +35,17 @@ class Chief;
 /// The service in the chief's process: serves the port of its entry and drives the Chief.
 class Server {
  public:
-  /// `port`: listens on the address of the chief's entry. Throws L106 if gRPC refuses the options.
+  /// `port`: listens on the address of the chief's entry. Throws L106 if gRPC rejects the options.
   static std::unique_ptr<Server> start(const JoinOptions& options, const std::string& key, Descriptor port);
-  virtual ~Server() = default;  ///< sends what is queued for at most a moment, then ends all sessions
+  virtual ~Server() = default;  ///< sends queued messages for at most a moment, then ends all sessions
 
-  /// One call at a time; what the chief has to say goes out afterwards.
+  /// One call at a time; the chief's messages go out afterwards.
   virtual void with_chief(FunctionRef<void(Chief&)> action) = 0;
 
-  /// Numeric hosts of workers that are still to come: floods from other hosts cannot push them out.
+  /// Numeric hosts of expected workers: floods from other hosts cannot displace them.
   virtual void keep_places_for(const std::vector<std::string>& hosts) = 0;
 
-  /// Waits, at most a moment, until what is queued has been handed to the network.
+  /// Waits, at most a moment, until queued messages have been handed to the network.
   virtual void flush() = 0;
 };
 

@@ -4,8 +4,8 @@
 
 namespace lockstep::engine {
 
-/// Threads made meanwhile get no signals: those are the program's own business. Faults of the thread itself are not blocked,
-/// so that a program's crash handler sees them.
+/// Threads created meanwhile receive no signals: those belong to the program. Faults of the thread itself are not
+/// blocked, so that a program's crash handler sees them.
 class BlockedSignals {
  public:
   BlockedSignals() {

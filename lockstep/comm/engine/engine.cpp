@@ -11,7 +11,7 @@ struct Engine::Impl {
   explicit Impl(const EngineOptions& options) : settings(options), failure(options.workers, options.channels) {
     auto connections = engine::connect_mesh(settings);
     settings.store = {};
-    // Before any channel starts to listen to the others.
+    // Before any channel starts listening to the others.
     std::vector<std::unique_ptr<engine::Ring>> rings(connections.size());
     for (int index = 0; options.ring && index < options.channels; ++index)
       rings[index] = std::make_unique<engine::Ring>(options, index);
@@ -20,7 +20,7 @@ struct Engine::Impl {
                                                            std::move(rings[index])));
   }
   ~Impl() {
-    // All at once: each waits a moment for what others still have to receive.
+    // All at once: each waits a moment for data that others still have to receive.
     for (const auto& channel : channels) channel->stop();
   }
 

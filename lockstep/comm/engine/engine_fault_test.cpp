@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <thread>
 
 #include "lockstep/base/text.h"
 #include "lockstep/comm/socket.h"
@@ -17,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-// Each worker calls its own collective; the errors that they see.
+// Each worker calls its own collective; returns the errors that they see.
 std::vector<SeenError> errors_of(int workers, const std::function<void(Engine&, int rank)>& call) {
   MemoryStore store;
   std::vector<SeenError> seen(static_cast<std::size_t>(workers));
@@ -25,7 +27,7 @@ std::vector<SeenError> errors_of(int workers, const std::function<void(Engine&, 
     Engine engine(options_for(rank, workers, 1, store));
     engine.run(0, {.kind = CollectiveKind::Barrier, .name = "begin"});
     seen[static_cast<std::size_t>(rank)] = error_of([&] { call(engine, rank); });
-    // The engine is of no more use and reports why.
+    // The engine is unusable and reports why.
     EXPECT_EQ(error_of([&] { engine.run(1, {.kind = CollectiveKind::Barrier}); }).parts.what,
               seen[static_cast<std::size_t>(rank)].parts.what);
   });
@@ -120,7 +122,7 @@ TEST(EngineFaults, ALateCollectiveNamesTheWorkersThatAreBehind) {
     };
     while (rank == 1 && warned < 2) std::this_thread::sleep_for(1ms);
     const auto ahead = submit("end of data"), awaited = submit("loss");
-    // The other worker reaches "end of data" as well and is then not behind, although neither has reached "loss".
+    // The other worker reaches "end of data" too and is then not behind, although neither has reached "loss".
     const auto patience = rank == 1 ? 60s : 1s;
     engine.wait(awaited, patience, [&](std::string_view name, const std::vector<int>& late) {
       ++warned;
@@ -136,7 +138,7 @@ TEST(EngineFaults, ALateCollectiveNamesTheWorkersThatAreBehind) {
 TEST(EngineFaults, ATimeLimitNamesWhoIsMissing) {
   std::atomic<int> ready = 0;
   const auto seen = errors_of(3, [&](Engine& engine, int rank) {
-    if (rank == 1) {  // is somewhere else until the others have given up
+    if (rank == 1) {  // is elsewhere until the others have given up
       while (ready < 2) std::this_thread::sleep_for(1ms);
       std::this_thread::sleep_for(50ms);
       return engine.run(0, {.kind = CollectiveKind::Barrier});
@@ -164,7 +166,7 @@ TEST(EngineFaults, AWorkerThatLeavesEarlyIsNamedByThoseWhoGoOn) {
       for (int k = 0; k < collectives; ++k) engine.run(0, {.kind = CollectiveKind::Barrier});
     };
     if (rank == 1) return make(5);
-    // One of the others may hear of it from the other one, a collective earlier.
+    // One of the others may learn of it from the other one, a collective earlier.
     const SeenError seen = error_of([&] { make(6); });
     EXPECT_EQ(seen.number, errors::kPeerLost);
     EXPECT_EQ(seen.parts.what, "worker 1 has left the job") << seen.text;
@@ -196,7 +198,7 @@ TEST(EngineFaults, DestructionWhileOthersWaitDoesNotHang) {
   on_workers(2, [&](int rank) {
     Engine engine(options_for(rank, 2, 1, store));
     if (rank == 0) {
-      // Never waited for.
+      // Not waited for.
       engine.submit(0, {.kind = CollectiveKind::Barrier});
       std::this_thread::sleep_for(50ms);
       return;
@@ -216,7 +218,7 @@ TEST(EngineFaults, AMissingWorkerIsNamed) {
       << seen.text;
 }
 
-// As behind a firewall that drops what arrives: the queue of a socket that accepts nothing is full.
+// As behind a firewall that drops packets: the queue of a socket that accepts nothing is full.
 TEST(EngineFaults, ADataPortThatDoesNotAnswerIsNamedSoon) {
   const Descriptor silent = listen_at({"127.0.0.1", 0});
   ASSERT_EQ(::listen(silent.get(), 0), 0);
@@ -263,13 +265,71 @@ TEST(EngineFaults, APortInUseIsNamed) {
   EXPECT_TRUE(contains(seen.parts.what, name)) << seen.text;
 }
 
+// As a flood at the data port does it to a connection whose hello has not arrived yet.
+TEST(EngineFaults, AConnectionThatIsClosedUnansweredIsMadeAgain) {
+  MemoryStore store;
+  const EngineStore face = store.face();
+  std::jthread first([&] {
+    auto options = options_for(0, 2, 1, store);
+    options.channels = 1;
+    Engine engine(options);
+    engine.run(0, {.kind = CollectiveKind::Barrier});
+  });
+  const std::string card = face.get("engine/data/0", Deadline::after(10s));
+  const Descriptor port = listen_at({"127.0.0.1", 0});
+  constexpr int kClosed = 3;
+  std::jthread relay([&] {
+    for (int k = 0; k < kClosed; ++k) {
+      ASSERT_TRUE(is_ready(port.get(), POLLIN, Deadline::after(10s)));
+      accept_from(port.get());
+    }
+    ASSERT_TRUE(is_ready(port.get(), POLLIN, Deadline::after(10s)));
+    const Descriptor caller = accept_from(port.get()).socket;
+    const Descriptor worker = connect_to(parse_address(card.substr(0, card.find(' '))), Deadline::after(10s));
+    for (const Deadline end = Deadline::after(10s); !end.expired();) {
+      pollfd both[] = {{caller.get(), POLLIN, 0}, {worker.get(), POLLIN, 0}};
+      ::poll(both, 2, poll_milliseconds(end));
+      for (int from = 0; from < 2; ++from) {
+        char bytes[4096];
+        const ssize_t count = ::recv(both[from].fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (count == 0) return;  // a worker has left
+        if (count > 0) (void)write_all(both[1 - from].fd, bytes, static_cast<std::size_t>(count), end);
+      }
+    }
+  });
+  auto options = options_for(1, 2, 1, store);
+  options.channels = 1;
+  options.store.get = [&](const std::string& key, Deadline deadline) {
+    if (key != "engine/data/0") return face.get(key, deadline);
+    return own_name(port.get()) + card.substr(card.find(' '));
+  };
+  Engine engine(options);
+  engine.run(0, {.kind = CollectiveKind::Barrier});
+}
+
+TEST(EngineFaults, APortThatAlwaysClosesIsNamed) {
+  const Descriptor port = listen_at({"127.0.0.1", 0});
+  MemoryStore store;
+  store.face().set("engine/data/0", own_name(port.get()) + " " + std::string(32, 'a'));
+  std::jthread closing([&](const std::stop_token& stop) {
+    while (!stop.stop_requested())
+      if (is_ready(port.get(), POLLIN, Deadline::after(10ms))) accept_from(port.get());
+  });
+  auto options = options_for(1, 2, 1, store);
+  options.reach = 200ms;
+  const SeenError seen = error_of([&] { Engine engine(options); });
+  EXPECT_EQ(seen.number, errors::kPeerMissing);
+  EXPECT_TRUE(contains(seen.parts.what, "worker 0's data engine at " + own_name(port.get()) + " does not answer"))
+      << seen.text;
+}
+
 // Before the connections stand a stranger is dropped; afterwards there is no listener.
 TEST(EngineFaults, StrayConnectionsEndNobody) {
   MemoryStore store;
   EngineStore face = store.face();
   std::string name;
   std::vector<Descriptor> strangers;
-  std::thread first([&] {
+  std::jthread first([&] {
     auto options = options_for(0, 2, 1, store);
     Engine engine(options);
     engine.run(0, {.kind = CollectiveKind::Barrier});
@@ -279,7 +339,7 @@ TEST(EngineFaults, StrayConnectionsEndNobody) {
   for (int k = 0; k < 200; ++k) {
     strangers.push_back(connect_to(parse_address(name), Deadline::after(10s)));
     ASSERT_TRUE(strangers.back());
-    // Silent ones, ones that say too little, ones that send rubbish.
+    // Silent ones, ones that send too little, ones that send garbage.
     const std::string rubbish(static_cast<std::size_t>(k % 7) * 40, static_cast<char>(k));
     (void)write_all(strangers.back().get(), rubbish.data(), rubbish.size(), Deadline::after(10s));
     if (k % 3 == 0) strangers.back().close();
@@ -288,7 +348,6 @@ TEST(EngineFaults, StrayConnectionsEndNobody) {
   Engine engine(options);
   engine.run(0, {.kind = CollectiveKind::Barrier});  // worker 0 has all its connections now
   EXPECT_FALSE(connect_to(parse_address(name), Deadline::after(1s))) << "the data port still listens";
-  first.join();
 }
 
 TEST(EngineFaults, AFloodAtTheDataPortKeepsNobodyOut) {
@@ -298,7 +357,7 @@ TEST(EngineFaults, AFloodAtTheDataPortKeepsNobodyOut) {
   ::setrlimit(RLIMIT_NOFILE, &files);
   MemoryStore store;
   EngineStore face = store.face();
-  std::thread first([&] {
+  std::jthread first([&] {
     auto options = options_for(0, 2, 1, store);
     options.hosts = {"127.0.0.1", "127.0.0.1"};
     Engine engine(options);
@@ -314,7 +373,6 @@ TEST(EngineFaults, AFloodAtTheDataPortKeepsNobodyOut) {
   }
   Engine engine(options_for(1, 2, 1, store));
   engine.run(0, {.kind = CollectiveKind::Barrier});
-  first.join();
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ class Workers {
   std::vector<pid_t> children_;
 };
 
-/// What workers x replicas = `ids` see, in every way to arrange them.
+/// The results with workers x replicas = `ids`, in every arrangement.
 std::set<std::string> seen_by_all_topologies(const std::string& scenario, int ids) {
   std::set<std::string> seen;
   for (int workers = 1; workers <= ids; ++workers) {
@@ -78,7 +78,7 @@ constexpr const char* kRuntimeInside = "the program has a C++ runtime of its own
 
 TEST(EngineProcesses, EveryTopologyGivesTheSameBitsBesideGloosRing) {
   for (const int ids : {4, 6}) {
-    const auto seen = seen_by_all_topologies("digest beside the ring", ids);
+    const auto seen = seen_by_all_topologies("digest next to the ring", ids);
     if (contains(*seen.begin(), kRuntimeInside)) GTEST_SKIP() << "this compiler links its C++ runtime statically";
     expect_one_digest(seen);
   }
@@ -86,7 +86,7 @@ TEST(EngineProcesses, EveryTopologyGivesTheSameBitsBesideGloosRing) {
 
 #ifdef LOCKSTEP_ENGINE_WORKER_WITH_RUNTIME
 TEST(EngineProcesses, AProgramWithItsOwnCppRuntimeIsToldThatGloosRingNeedsTheSharedOne) {
-  Workers job("digest beside the ring", 1, 2, LOCKSTEP_ENGINE_WORKER_WITH_RUNTIME);
+  Workers job("digest next to the ring", 1, 2, LOCKSTEP_ENGINE_WORKER_WITH_RUNTIME);
   EXPECT_TRUE(contains(job.result(0), kRuntimeInside)) << job.result(0);
 }
 #endif

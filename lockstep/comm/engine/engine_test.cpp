@@ -14,7 +14,7 @@
 namespace lockstep::engine {
 namespace {
 
-struct Local {  // what a worker's replicas hold
+struct Local {  // the arrays of a worker's replicas
   std::vector<Bytes> values;
   std::vector<const void*> inputs;
   std::vector<void*> outputs;
@@ -109,7 +109,7 @@ TEST_P(Topologies, EveryOperationGivesTheBitsOfTheOneOrder) {
   MemoryStore store;
   on_workers(workers, [&](int rank) {
     auto options = options_for(rank, workers, replicas, store);
-    // Some over connections, some out of each other's memory, some mixed.
+    // Some over connections, some by reading each other's memory, some mixed.
     options.in_place = workers > 2 ? rank != 2 : replicas != 2;
     Engine engine(options);
     for (const std::size_t elements : {0, 1, 101, 1001, 9000})  // inline, one chunk, several
@@ -153,7 +153,7 @@ TEST(Engine, ChannelsRunIndependentlyAndTicketsInAnyOrder) {
                                           .inputs = local.inputs,
                                           .outputs = local.outputs,
                                           .name = str("bucket ", k)}));
-      // The program's own collectives, at another point on each worker.
+      // The program's own collectives, at a different point on each worker.
       if (static_cast<int>(k) == 2 * rank) engine.run(0, {.kind = CollectiveKind::Barrier});
     }
     for (unsigned k = 6; k-- > 0;) {
@@ -164,7 +164,7 @@ TEST(Engine, ChannelsRunIndependentlyAndTicketsInAnyOrder) {
   });
 }
 
-// A queue that was full and that the socket then took whole must be filled again.
+// A queue that was full and that the socket then took whole must be refilled.
 TEST(Engine, LargeArraysNeverStall) {
   MemoryStore store;
   on_workers(2, [&](int rank) {

@@ -12,7 +12,7 @@
 
 namespace lockstep::engine {
 
-/// For poll(): read and write as the system's eventfd does.
+/// For poll(): reads and writes like the system's eventfd.
 Descriptor make_event();
 void signal_event(int event);
 
@@ -23,14 +23,14 @@ class FailureState {
 
   bool is_set() const { return is_set_.load(std::memory_order_acquire); }
   void set(const Error& error);
-  /// `collective`: one that it ended, whose caller learns which unless the error names another place.
+  /// `collective`: one that it ended, reported to the caller unless the error names another place.
   Error get(const std::string& collective = {}) const;
   void throw_if_set() const;
   int event() const { return event_.get(); }  ///< readable once it is set
 
-  /// The connection to a worker is gone without a reason. A worker that gives up sends its reason over each connection that can
-  /// still carry it, so this waits a moment for that reason on another channel, unless all channels to the worker are gone.
-  /// Then sets and throws the reason.
+  /// The connection to a worker ended without a reason. A worker that gives up sends its reason over every connection
+  /// still open, so this waits a moment for it on another channel, unless all channels to the worker are closed. Then
+  /// sets and throws the reason.
   [[noreturn]] void lost(int rank, const std::string& seen);
 
  private:
@@ -40,7 +40,7 @@ class FailureState {
   std::condition_variable changed_;
   std::atomic<bool> is_set_ = false;
   std::optional<Error> error_;
-  std::vector<int> closed_;  // channels, by worker
+  std::vector<int> closed_;  // closed channels per worker
 };
 
 /// The current exception, for use in `catch (...)`.

@@ -69,18 +69,18 @@ std::string describe(const Fingerprint& fingerprint) {
 }
 
 ErrorText compare(const std::vector<Fingerprint>& of_workers, int channel) {
-  const auto groups = group_by_what_they_say(of_workers);
+  const auto groups = group_by_statement(of_workers);
   if (groups.size() < 2) return {};
   const auto &most = groups.front(), &odd = groups.back();
   ErrorText text{
       .what = str(workers_text(odd.workers), " and ", workers_text(most.workers), " called collectives with different ",
-                  differing_part(odd.said, most.said)),
+                  differing_part(odd.statement, most.statement)),
       .where = str("collective ", of_workers.front().sequence, " of channel ", channel),
       .help =
           "let every worker make the same collectives in the same order, with equal shapes, types and names; no data "
           "was used"};
   for (std::size_t i = 0; i < groups.size() && i < 6; ++i)
-    text.seen += str(i == 0 ? "" : "; ", workers_text(groups[i].workers), ": ", describe(groups[i].said));
+    text.seen += str(i == 0 ? "" : "; ", workers_text(groups[i].workers), ": ", describe(groups[i].statement));
   return text;
 }
 

@@ -10,9 +10,9 @@
 
 namespace lockstep::engine {
 
-/// What a worker sends about a collective before any data is used: the first message of each, to every other worker, with
-/// the data of a small one behind it. It holds the beginning of the name, so that an error can show what every worker
-/// was doing without asking again.
+/// A worker's description of a collective before any data is used: the first message of each, to every other worker,
+/// followed by the data of a small one. It contains the beginning of the name, so that an error can show what every
+/// worker was doing without another round.
 struct Fingerprint {
   static constexpr std::size_t kShapeSize = 8;
   static constexpr std::size_t kNameSize = 96;
@@ -28,7 +28,7 @@ struct Fingerprint {
   std::uint8_t dtype;
   std::uint8_t reduce;
   std::uint8_t implementation;
-  std::uint8_t shape_size;  ///< may be more than fits
+  std::uint8_t shape_size;  ///< may exceed the array
   char name[kNameSize];
   std::uint8_t unused[7];
 
@@ -41,8 +41,8 @@ Fingerprint fingerprint_of(const Collective& collective, std::uint64_t sequence)
 /// `all-reduce SUM of float32 [3, 4] "conv1/kernel"`
 std::string describe(const Fingerprint& fingerprint);
 
-/// The same text on every worker: what the workers called, grouped, and which worker most others disagree with. Empty `what` if
-/// all are equal.
+/// The same text on every worker: what the workers called, grouped, and which worker disagrees with most others. `what`
+/// is empty if all are equal.
 ErrorText compare(const std::vector<Fingerprint>& of_workers, int channel);
 
 }  // namespace lockstep::engine

@@ -14,14 +14,14 @@ namespace {
 
 #define LOCKSTEP_ENGINE_LIBRARY "liblockstep_engine.so"
 
-// LibTorch exports other symbols under Gloo's names, so the plugin gets its own first (RTLD_DEEPBIND) and shows none
-// (RTLD_LOCAL). It stays loaded, since its threads may run until the very end of the process.
+// LibTorch exports other symbols under Gloo's names, so the plugin looks up its own first (RTLD_DEEPBIND) and exposes
+// none (RTLD_LOCAL). It stays loaded, since its threads may run until the very end of the process.
 const lockstep_engine_api* load(const std::string& library) {
   std::vector<std::string> places{library.empty() ? environment_variable("LOCKSTEP_ENGINE") : library};
   if (places[0].empty()) {
-    // First what moves together with an installed folder (bin/ and lib/): the loader puts the folder of what this code was
-    // linked into, the program or a shared library, in place of $ORIGIN. Then the run path that Lockstep::cluster gives to
-    // programs, which it searches for a name without a folder.
+    // First the paths that move together with an installed folder (bin/ and lib/): the loader replaces $ORIGIN by the
+    // folder of the program or shared library that contains this code. Then the run path that Lockstep::cluster gives
+    // to programs, which the loader searches for a name without a folder.
     places = {"$ORIGIN/" LOCKSTEP_ENGINE_LIBRARY, "$ORIGIN/../" LOCKSTEP_LIBRARY_FOLDER "/" LOCKSTEP_ENGINE_LIBRARY,
               LOCKSTEP_ENGINE_LIBRARY};
   }
@@ -39,7 +39,7 @@ const lockstep_engine_api* load(const std::string& library) {
     reasons += str(reasons.empty() ? "" : "; ", ::dlerror());
   }
   if (handle == nullptr) refuse(reasons);
-  // std::call_once would use half of one C++ runtime and half of the other, and crash.
+  // std::call_once would mix two C++ runtimes and crash.
   constexpr const char* kOfRuntime = "_ZSt9terminatev";
   if (::dlsym(handle, kOfRuntime) != ::dlsym(RTLD_DEFAULT, kOfRuntime)) {
     throw Unavailable(errors::kEngineLoad,
@@ -47,7 +47,7 @@ const lockstep_engine_api* load(const std::string& library) {
                        .help = "link it without -static-libstdc++, or use Implementation::Auto"});
   }
   const auto entry = reinterpret_cast<decltype(&lockstep_engine_entry)>(::dlsym(handle, "lockstep_engine_entry"));
-  if (entry == nullptr) refuse("it is no data engine of Lockstep");
+  if (entry == nullptr) refuse("it is not a data engine of Lockstep");
   if (entry()->abi != LOCKSTEP_ENGINE_ABI)
     refuse(str("it has version ", entry()->abi, " of the interface, needed is ", LOCKSTEP_ENGINE_ABI));
   return entry();

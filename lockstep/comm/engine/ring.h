@@ -6,7 +6,7 @@ struct lockstep_ring;
 
 namespace lockstep::engine {
 
-/// Gloo's own ring, for Implementation::Ring. Loads the plugin that knows Gloo (L114).
+/// Gloo's own ring, for Implementation::Ring. Loads the plugin that contains Gloo (L114).
 class Ring {
  public:
   Ring(const EngineOptions& options, int channel);

@@ -11,14 +11,14 @@ namespace {
 // Negative until the number of pieces is known, which come first.
 int step_number(int step) { return -1 - step; }
 
-// Makes the value of a sum, unless it is one already; its number.
+// Reduces to a single value, unless it is one already; returns its number.
 int as_one(SumPlan& plan, std::vector<int> values) {
   if (values.size() == 1) return values[0];
   plan.steps.push_back(std::move(values));
   return step_number(static_cast<int>(plan.steps.size()) - 1);
 }
 
-// The values whose sum, in the order of `ordered_sum`, is that of a node.
+// The values whose sum, in the order of `ordered_sum`, equals a node's.
 std::vector<int> values_of(SumPlan& plan, IdRange node, int replicas) {
   const int worker = node.lo / replicas;
   if (node.hi <= (worker + 1) * replicas) {
@@ -31,7 +31,7 @@ std::vector<int> values_of(SumPlan& plan, IdRange node, int replicas) {
   const auto size = static_cast<int>(left.size());
   std::vector<int> both(left);
   both.insert(both.end(), right.begin(), right.end());
-  // One call adds up pieces that lie as T(0, n) would cut them.
+  // One call sums pieces that match the cuts of T(0, n).
   if (std::ranges::min(both) >= 0 && size == tree_middle(0, static_cast<int>(both.size()))) return both;
   return {as_one(plan, std::move(left)), as_one(plan, std::move(right))};
 }

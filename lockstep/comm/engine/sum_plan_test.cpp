@@ -12,7 +12,7 @@
 namespace lockstep::engine {
 namespace {
 
-// The tree as text: bits of a sum are right exactly if its brackets are.
+// The tree as text: the bits of a sum are right exactly if its brackets are.
 std::string tree(int lo, int hi) {
   if (hi - lo == 1) return std::to_string(lo);
   const int middle = tree_middle(lo, hi);

@@ -41,7 +41,7 @@ ReplicaTeam::ReplicaTeam(Options options) : options_(std::move(options)), event_
     for (int replica = 1; replica < options_.size; ++replica)
       threads_.emplace_back([this, replica] { thread_main(replica); });
   } catch (const std::exception& e) {
-    send_home();
+    stop_threads();
     throw ResourceExhausted(
         errors::kNoThreads,
         {.what = str("only ", threads_.size() + 1, " of ", options_.size, " replica threads could be started"),
@@ -50,10 +50,10 @@ ReplicaTeam::ReplicaTeam(Options options) : options_(std::move(options)), event_
   }
 }
 
-ReplicaTeam::~ReplicaTeam() { send_home(); }
+ReplicaTeam::~ReplicaTeam() { stop_threads(); }
 
-void ReplicaTeam::send_home() {
-  job_body_ = nullptr;  // the job without a body: go home
+void ReplicaTeam::stop_threads() {
+  job_body_ = nullptr;  // a job without a body ends the threads
   job_number_.fetch_add(1, std::memory_order_seq_cst);
   event_.announce();
   for (auto& thread : threads_) thread.join();
@@ -73,14 +73,14 @@ bool ReplicaTeam::has_new_job(int replica) const {
   return job_number_.load(std::memory_order_seq_cst) != workers_[replica].served_job;
 }
 
-// Written only when it changes, so that the cache line stays with all threads that read it.
+// Written only on change, so that the cache line stays with all threads that read it.
 void ReplicaTeam::note_core(int replica) {
   std::atomic<int>& noted = workers_[replica].core;
   const int core = sched_getcpu();
   if (noted.load(std::memory_order_relaxed) != core) noted.store(core, std::memory_order_relaxed);
 }
 
-/// On a busy machine the scheduler puts replicas on one core. A replica that spins there keeps the others from coming.
+/// On a busy machine the scheduler may put replicas on one core. A replica that spins there delays the others.
 bool ReplicaTeam::shares_core(int replica) const {
   const int core = sched_getcpu();
   for (int k = 0; k < size(); ++k) {
@@ -128,7 +128,7 @@ void ReplicaTeam::run_replica(const Body& body, Frame& frame, int replica) {
   publish(end.pack(), slot);
 }
 
-/// Holds the right to run: one calling thread at a time, which may come back from inside a merge function.
+/// Holds the right to run: one calling thread at a time, which may reenter from a merge function.
 class ReplicaTeam::RunGuard {
  public:
   explicit RunGuard(ReplicaTeam& team) : team_(team) {
@@ -197,7 +197,7 @@ std::optional<ReplicaFailure> ReplicaTeam::collect(Frame& frame) {
   for (int k = 0; k < size(); ++k) {
     Slot& slot = frame.slots[k];
     any_failed |= progress_of(slot).state == ReplicaState::Failed;
-    // A program may have turned its unwinding into an exception of its own: that is not what went wrong first.
+    // A program may have converted its unwinding into another exception: that is not the root cause.
     const bool is_cause = slot.error && !slot.unwound;
     if (slot.error && (!first || (is_cause && !first_is_cause))) {
       first = ReplicaFailure{k, slot.error};
@@ -216,7 +216,7 @@ std::optional<ReplicaFailure> ReplicaTeam::collect(Frame& frame) {
 }
 
 void ReplicaTeam::wait_naming_missing(int replica, FunctionRef<bool()> ready, FunctionRef<std::string()> describe) {
-  auto slice = options_.name_after;
+  auto slice = options_.warn_after;
   auto waited = std::chrono::milliseconds::zero();
   while (!wait(replica, ready, Deadline::after(slice))) {
     waited += slice;
@@ -236,7 +236,7 @@ std::uint32_t Seat::arrive(const char* name, const void* payload) {
   return arrive_again();
 }
 
-// The second arrival of a meeting shows nothing new: others may still be reading what the first one showed.
+// The second arrival of a meeting publishes nothing: others may still read the payload of the first.
 std::uint32_t Seat::arrive_again() {
   if (team_->options_.deferred) team_->options_.deferred->mark(replica_);
   Slot& slot = frame_->slots[replica_];
@@ -268,7 +268,7 @@ void Seat::await_all(std::uint32_t meeting, const Deadline& deadline) {
                " (", team_->name_of(replica_), " is there)");
   };
   if (!deadline.is_never() && !team_->wait(replica_, decided, deadline)) {
-    // The others may be about to read what this replica shows, so it stays; all of them leave with the error together.
+    // The others may be about to read this replica's payload, so it stays; all of them leave with the error together.
     frame_->late_meeting.store(std::uint64_t{meeting} + 1, std::memory_order_seq_cst);
     say(Severity::Error, str("deadline exceeded while waiting for ", describe()));
   }
@@ -278,7 +278,7 @@ void Seat::await_all(std::uint32_t meeting, const Deadline& deadline) {
   throw_unequal(stopped);
 }
 
-// In turn also inside a meeting: what is recorded for a GPU must come from one thread at a time.
+// In turn also inside a meeting: recording for a GPU must use one thread at a time.
 void Seat::wait_for_deferred_work() {
   if (team_->options_.deferred == nullptr) return;
   await_turn();
@@ -327,7 +327,7 @@ void Seat::throw_if_late(std::uint32_t meeting) const {
                           .help = "raise timeout_seconds in CommunicationOptions, or find out why a replica is late"});
 }
 
-// All replicas compare the same names, so all come to the same verdict.
+// All replicas compare the same names, so all decide alike.
 void Seat::check_names() const {
   const char* first = meeting_of(0);
   for (int k = 1; k < size(); ++k) {
@@ -380,7 +380,7 @@ void Seat::lead(const char* name, const void* payload, FunctionRef<void()> act, 
       error = std::current_exception();
     }
     frame_->lead_error = error;
-    // Waiting for the others keeps names, payloads and the error in place until everybody has left the meeting; after a
+    // Waiting for the others keeps names, payloads and the error in place until all have left the meeting; after a
     // failure too, because a program may catch it on every replica and continue.
     await_all(arrive_again(), Deadline::never());
     if (error) std::rethrow_exception(error);
@@ -398,14 +398,14 @@ void Seat::lead(const char* name, const void* payload, FunctionRef<void()> act, 
   await_turn();
 }
 
-// Replica 0 counts one arrival more when it has acted. Until then this thread serves the runs it starts.
+// Replica 0 arrives once more when it has acted. Until then this thread serves the runs it starts.
 void Seat::await_leader(std::uint32_t meeting, const Deadline& deadline) {
   const std::uint32_t acted = (meeting + 1) & Progress::kMeetingMask;
   int stopped = -1;
   enum class News { None, Acted, Job, Broken } news = News::None;
   const auto has_news = [&] {
     news = News::None;
-    // Without everybody replica 0 has not acted, even if it is further on because its program caught the error.
+    // Unless all arrived, replica 0 has not acted, even if it is further on because its program caught the error.
     for (int k = 1; k < size() && news == News::None; ++k) {
       const Progress other = progress_of(frame_->slots[k]);
       if (other.run != frame_->run || !other.has_stopped() || other.has_reached(meeting)) continue;

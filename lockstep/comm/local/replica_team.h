@@ -26,15 +26,15 @@
 ///
 /// A meeting ends in the same way for all: either every replica arrives, or one stops before it. When a replica throws,
 /// the others are unwound at their next meeting (`ReplicaUnwound`), and `run` returns the root cause of the lowest
-/// replica, which `Strategy::raise_failure` throws. When a replica returns early, the others get FailedPrecondition at the
-/// meeting that it missed. When a replica is later than a meeting's deadline, all of them get DeadlineExceeded, once it has
-/// arrived: none leaves while another may still read what it shows. After any of these the team can run again. Nothing here
-/// knows tensors.
+/// replica, which `Strategy::raise_failure` throws. When a replica returns early, the others get FailedPrecondition at
+/// the meeting that it missed. When a replica is later than a meeting's deadline, all of them get DeadlineExceeded,
+/// once it has arrived: none leaves while another may still read its payload. After any of these the team can run
+/// again. Nothing here depends on tensors.
 namespace lockstep::local {
 
 class ReplicaTeam;
 
-/// Thrown into a replica that waits for one that failed. It is never the root cause.
+/// Thrown into a replica that waits for a failed one. It is never the root cause.
 class ReplicaUnwound final : public std::exception {
  public:
   const char* what() const noexcept override { return "stopped because another replica failed"; }
@@ -44,14 +44,14 @@ class ReplicaUnwound final : public std::exception {
 struct ReplicaFailure {
   int replica = 0;
   std::exception_ptr error;
-  std::vector<ReplicaFailure> others = {};  ///< replicas above that failed too, for reasons of their own
+  std::vector<ReplicaFailure> others = {};  ///< higher replicas that failed too, for reasons of their own
 };
 
 namespace detail {
 
 enum class ReplicaState : std::uint8_t { Running, Finished, Failed };
 
-/// How far a replica is in one run, in one word that others read without a lock.
+/// A replica's progress in one run, in one word that others read without a lock.
 struct Progress {
   std::uint32_t run = 0;       ///< the run it belongs to; a slot of another run has not started yet
   std::uint32_t meetings = 0;  ///< arrivals so far
@@ -65,7 +65,7 @@ struct Progress {
     return (std::uint64_t{run} << 32) | (std::uint64_t{meetings & kMeetingMask} << 2) |
            static_cast<std::uint64_t>(state);
   }
-  /// Meetings are counted modulo 2^30, and replicas are never more than two apart.
+  /// Meetings are counted modulo 2^30; replicas are at most two apart.
   bool has_reached(std::uint32_t meeting) const { return ((meetings - meeting) & kMeetingMask) < kMeetingMask / 2; }
   bool has_stopped() const { return state != ReplicaState::Running; }
 
@@ -80,19 +80,19 @@ struct alignas(128) Slot {
   bool unwound = false;  ///< stopped because of another replica, so its error is not the root cause
 };
 
-/// One run: its replicas' slots. Runs nest, one level per merge function that runs again.
+/// One run: its replicas' slots. Runs nest, one level per merge function that calls run.
 struct Frame {
   Slot* slots = nullptr;
   std::uint32_t run = 0;
   std::atomic<std::uint64_t> late_meeting{0};  ///< 1 + the meeting that missed its deadline; 0 = none
-  std::exception_ptr lead_error;               ///< what `act` of the current `lead` threw
+  std::exception_ptr lead_error;               ///< thrown by `act` of the current `lead`
   bool in_turn = false;                        ///< one replica works at a time; see RunInTurn
 };
 
 }  // namespace detail
 
-/// Whether the next run that this thread starts lets one replica work at a time: each begins, and continues after a meeting,
-/// once the one before it waits in its next meeting or has returned; with deferred work also inside a meeting.
+/// Makes the next run started by this thread let one replica work at a time: each begins, and continues after a
+/// meeting, once the previous one waits in its next meeting or has returned; with deferred work also inside a meeting.
 class RunInTurn {
  public:
   static void set(bool in_turn) { next_ = in_turn; }
@@ -107,35 +107,35 @@ class RunInTurn {
   static thread_local bool next_;
 };
 
-/// Work that continues after the call that started it has returned, such as that of a GPU. Runs and meetings put it in the
-/// order in which they put what threads do.
+/// Work that continues after the call that started it has returned, such as a GPU's. Runs and meetings order it as they
+/// order the threads.
 class DeferredWork {
  public:
   virtual ~DeferredWork() = default;
-  /// By the caller, before its replicas begin, and after all have ended.
+  /// Called by the run's caller, before its replicas begin and after all have ended.
   virtual void begin_run() = 0;
   virtual void end_run() = 0;
   // On the thread of `replica`:
-  /// Before the replica arrives: what it has started so far is what the others may use.
+  /// Before the replica arrives: marks its work so far, which the others may use.
   virtual void mark(int replica) = 0;
-  /// All have arrived: what the replica starts from now on comes after what the others have marked.
+  /// After all have arrived: later work of the replica comes after the work that the others marked.
   virtual void wait_for_others(int replica) = 0;
 };
 
-/// A replica's place in a run. Valid on its own thread, until its function returns.
+/// A replica's handle in a run. Valid on its own thread, until its function returns.
 class Seat {
  public:
   int replica() const { return replica_; }
   int size() const;
 
-  /// Arrives with `payload`, waits until all have arrived, calls `work`, waits until all have worked. Inside `work`,
+  /// Arrives with `payload`, waits until all have arrived, calls `work`, waits until all have finished. Inside `work`,
   /// `payload_of(k)` is replica k's payload. An exception thrown by `work` surfaces after the second wait, so that
   /// payloads stay valid for the others.
   void exchange(const char* name, const void* payload, FunctionRef<void()> work,
                 const Deadline& deadline = Deadline::never());
 
   /// All arrive with `payload`; replica 0 then calls `act` while the others wait, and may write into their payloads.
-  /// Only replica 0's `act` is called. What it throws is thrown on every replica.
+  /// Only replica 0's `act` is called. Its exception is thrown on every replica.
   void lead(const char* name, const void* payload, FunctionRef<void()> act,
             const Deadline& deadline = Deadline::never());
 
@@ -166,10 +166,10 @@ class ReplicaTeam {
  public:
   struct Options {
     int size = 1;
-    int first_id = 0;  ///< number of replica 0 among those of all workers, as in errors and the log
+    int first_id = 0;  ///< number of replica 0 among the replicas of all workers, as in errors and the log
     std::function<void(int replica)> on_thread_start;               ///< runs once on every thread the team starts
     std::chrono::nanoseconds spin = std::chrono::microseconds(50);  ///< before a waiting thread sleeps
-    std::chrono::milliseconds name_after =
+    std::chrono::milliseconds warn_after =
         std::chrono::seconds(10);      ///< a replica waited for longer is named in the log
     DeferredWork* deferred = nullptr;  ///< work of all replicas; null: a replica's work is done when its calls return
   };
@@ -182,8 +182,8 @@ class ReplicaTeam {
   int size() const { return options_.size; }
 
   /// Calls `body` once per replica and returns when all have stopped: nothing if all finished, otherwise the root cause
-  /// with the lowest replica id, and the other root causes with it. May be called again from inside `lead`. A second thread
-  /// gets FailedPrecondition during a run.
+  /// with the lowest replica id, and the other root causes with it. May be called again from inside `lead`. A second
+  /// thread gets FailedPrecondition during a run.
   std::optional<ReplicaFailure> run(FunctionRef<void(Seat&)> body);
 
  private:
@@ -194,7 +194,7 @@ class ReplicaTeam {
 
   std::string name_of(int replica) const { return "replica " + std::to_string(options_.first_id + replica); }
   void thread_main(int replica);
-  void send_home();
+  void stop_threads();
   void serve_next_job(int replica);
   void run_replica(const Body& body, detail::Frame& frame, int replica);
   void publish(std::uint64_t word, detail::Slot& slot);
@@ -213,15 +213,15 @@ class ReplicaTeam {
   detail::Frame* job_frame_ = nullptr;
   std::atomic<std::uint32_t> job_number_{0};
   struct alignas(128) Worker {
-    std::uint32_t served_job = 0;  ///< touched by the replica's own thread only
-    std::atomic<int> core{-1};     ///< where it was last seen running
+    std::uint32_t served_job = 0;  ///< used only by the replica's own thread
+    std::atomic<int> core{-1};     ///< its last known core
   };
   std::unique_ptr<Worker[]> workers_;
 
   std::vector<std::unique_ptr<detail::Slot[]>> levels_;  ///< slots by depth of nesting, kept for the next run
   std::atomic<std::thread::id> caller_{};                ///< the thread inside `run`; none = idle
   int depth_ = 0;
-  bool is_in_turn_ = false;  ///< the outermost run
+  bool is_in_turn_ = false;  ///< for the outermost run
 
   std::vector<std::thread> threads_;
 };

@@ -74,7 +74,7 @@ TEST_P(ReplicaTeamTest, ReplicasInTurnWorkOneAfterTheOtherBetweenMeetings) {
   ASSERT_FALSE(team.run([](Seat&) {}));
 }
 
-/// Notes which replica works on what continues after calls have returned.
+/// Records the replicas' marks and waits of deferred work.
 struct NotedWork : DeferredWork {
   void begin_run() override {}
   void end_run() override {}
@@ -354,7 +354,7 @@ TEST_P(SeveralReplicasTest, MeetingsAreCountedAsTheProgramCountsThem) {
   EXPECT_NE(message_of(failure).find("returned after 1 meeting "), std::string::npos) << message_of(failure);
 }
 
-/// Streams as lists of what they wait for: replica k's work number n has been done by the time replica j continues, if
+/// Streams as lists of their dependencies: replica k's work number n has finished by the time replica j continues, if
 /// `known[j][k] >= n`.
 class CountedStreams final : public DeferredWork {
  public:
@@ -378,7 +378,7 @@ class CountedStreams final : public DeferredWork {
       for (std::size_t i = 0; i < other.size(); ++i) known[k][i] = std::max(known[k][i], other[i]);
     }
   }
-  /// Whether `replica` comes after the first `works` of everybody.
+  /// Whether `replica` comes after the first `works` of all replicas.
   bool comes_after_all(int replica, int works) const {
     const std::lock_guard lock(mutex_);
     const auto& mine = known[static_cast<std::size_t>(replica)];
@@ -413,7 +413,7 @@ TEST_P(SeveralReplicasTest, MeetingsOrderWorkThatGoesOnElsewhere) {
         EXPECT_TRUE(streams.comes_after_all(me, before + 1));
         streams.start(me);
       });
-      EXPECT_TRUE(streams.comes_after_all(me, before + 2));  // memory that others have read may be used again
+      EXPECT_TRUE(streams.comes_after_all(me, before + 2));  // memory that others have read may be reused
       streams.start(me);
       seat.lead("lead", nullptr, [&] { EXPECT_TRUE(streams.comes_after_all(0, before + 3)); });
       EXPECT_TRUE(streams.comes_after(me, 0, before + 3));
@@ -427,7 +427,7 @@ TEST_P(SeveralReplicasTest, MeetingsOrderWorkThatGoesOnElsewhere) {
 
 TEST(ReplicaTeam, NamesTheReplicaThatIsWaitedFor) {
   const LoggedLines log;
-  ReplicaTeam team({.size = 2, .name_after = 20ms});
+  ReplicaTeam team({.size = 2, .warn_after = 20ms});
   ASSERT_FALSE(team.run([&](Seat& seat) {
     if (seat.replica() == 1) log.await("replica 1 to reach all_reduce");
     seat.exchange("all_reduce", nullptr, [] {});

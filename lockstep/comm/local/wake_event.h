@@ -10,8 +10,8 @@
 namespace lockstep::local {
 
 /// Lets threads wait for a condition that other threads make true. A waiter spins for a while, because the others
-/// usually come within microseconds, and then sleeps in the kernel; an announcer pays for a system call only when
-/// someone sleeps.
+/// usually come within microseconds, and then sleeps in the kernel; an announcer pays for a system call only if a
+/// thread sleeps.
 ///
 /// The condition must be made of atomics that are stored with sequential consistency before `announce`.
 class WakeEvent {
@@ -22,7 +22,7 @@ class WakeEvent {
   /// the awaited threads need this thread's core, the waiter does not spin.
   bool wait(FunctionRef<bool()> ready, FunctionRef<bool()> spinning_blocks, const Deadline& deadline);
 
-  /// Call after having changed what waiters look at.
+  /// Call after having changed the waiters' condition.
   void announce() {
     if (sleepers_.load(std::memory_order_seq_cst) != 0) wake_sleepers();
   }

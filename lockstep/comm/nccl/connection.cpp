@@ -11,12 +11,12 @@
 namespace lockstep::nccl {
 namespace {
 
-constexpr std::chrono::milliseconds kLook(10);  ///< how often the connection looks at what is under way
+constexpr std::chrono::milliseconds kLook(10);  ///< how often pending work is polled
 constexpr std::chrono::microseconds kPause(50);
 constexpr std::chrono::seconds kGoodbye(2);
 constexpr std::chrono::seconds kCauseWait(4);
 
-const char* const kHelp = "look at the logs of all workers; NCCL_DEBUG=WARN makes NCCL say more";
+const char* const kHelp = "look at the logs of all workers; NCCL_DEBUG=WARN makes NCCL log more";
 
 bool is_under_way(ncclResult_t result) { return result == ncclInProgress; }
 
@@ -79,7 +79,7 @@ void Connection::connect() {
                    {.what = "an id of NCCL has a wrong size", .help = "this is a bug in Lockstep: please report it"});
   std::memcpy(id.internal, options_.id.data(), sizeof id.internal);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;  // no call waits for other workers: it is asked again and again, within a limit
+  config.blocking = 0;  // no call waits for other workers: it is polled within a limit
   const ncclResult_t begun = ncclCommInitRankConfig(&comm_, options_.workers, id, options_.rank, &config);
   try {
     finish_call(begun, options_.limit, "connection");
@@ -87,7 +87,7 @@ void Connection::connect() {
     if (error.number() != errors::kPeerLost) throw;  // the job has failed
     ErrorText text = error.text();
     text.what = str("the GPUs of the workers cannot be connected: ", text.what);
-    text.help = "each worker needs a GPU of its own; NCCL_DEBUG=WARN makes NCCL say more";
+    text.help = "each worker needs a GPU of its own; NCCL_DEBUG=WARN makes NCCL log more";
     throw Unavailable(errors::kEngineLoad, text);
   }
 }
@@ -161,7 +161,7 @@ void Connection::wait() {
   while (!failure_ && !under_way_.empty()) {
     const cudaEvent_t last = under_way_.back().done;
     lock.unlock();
-    cudaEventSynchronize(last);  // also returns where NCCL was made to stop
+    cudaEventSynchronize(last);  // also returns if NCCL was aborted
     lock.lock();
     if (!failure_) drop_finished();
   }

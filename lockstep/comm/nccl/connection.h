@@ -18,7 +18,7 @@ struct ncclComm;
 
 namespace lockstep::nccl {
 
-/// By which workers find each other: one of them makes it, all connect with it.
+/// The id through which workers find each other: one of them makes it, all connect with it.
 std::string make_id();
 std::string version();  ///< "2.28.9"
 
@@ -27,18 +27,18 @@ void require_cuda(cudaError_t result);
 struct ConnectionOptions {
   int rank = 0;     ///< this worker
   int workers = 1;  ///< number of workers in the job
-  int device = 0;   ///< the GPU; no other worker has it, or NCCL refuses
+  int device = 0;   ///< the GPU, used by no other worker, otherwise NCCL refuses
   std::string id;   ///< from `make_id`
   Deadline limit = Deadline::never();
-  /// Throws once the job has failed: what is under way then ends. Called from a thread of the connection too.
+  /// Throws once the job has failed: pending work then ends. Also called from a thread of the connection.
   std::function<void()> check = [] {};
-  /// Told of a failure that was seen while no call waited, from that thread.
+  /// Called from that thread for a failure that occurred while no call waited.
   std::function<void(const Error&)> failed = [](const Error&) {};
 };
 
-/// NCCL's way to the GPUs of the other workers. What does not end within its limit, or on an error that NCCL reports, ends the
-/// connection, and every later call throws that error: L101 a time limit, L104 NCCL's errors, L114 the GPUs cannot be
-/// connected, or what `check` has thrown.
+/// Communication between the workers' GPUs with NCCL. Work that exceeds its limit, or an error reported by NCCL, ends
+/// the connection, and every later call throws that error: L101 a time limit, L104 NCCL's errors, L114 the GPUs cannot
+/// be connected, or the exception of `check`.
 class Connection {
  public:
   explicit Connection(ConnectionOptions options);
@@ -46,13 +46,14 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Calls `put`, which puts work on the stream, and watches that work until it is done.
+  /// Calls `put`, which enqueues work on the stream, and watches that work until it is done.
   void start(cudaStream_t stream, const Deadline& limit, const std::string& name,
              FunctionRef<void(ncclComm* connected)> put);
-  /// For `put`: a call of NCCL has returned this, and may not be through. Work is on the stream only when it is.
+  /// For `put`: a call of NCCL returned this, and may still be in progress. Its work is on the stream only once it is
+  /// complete.
   void finish_call(int result, const Deadline& limit, const std::string& name);
 
-  /// Waits until all that was started is done.
+  /// Waits until all started work is done.
   void wait();
 
  private:
@@ -63,10 +64,10 @@ class Connection {
   };
 
   void connect();
-  /// What NCCL sees of another worker's death is seldom the cause, which the job knows a moment later.
+  /// NCCL's view of another worker's death is seldom the cause, which the job knows a moment later.
   [[noreturn]] void throw_error(int result, const std::string& name);
   void watch();
-  /// For the same moment, with the lock open while it waits. Throws what the job knows.
+  /// Waits for that moment with the lock released. Throws the job's error.
   void wait_for_cause(std::unique_lock<std::mutex>& lock);
   // With the lock held.
   void drop_finished();

@@ -12,7 +12,7 @@
 namespace lockstep::nccl {
 namespace {
 
-/// None: NCCL does not add such elements.
+/// None: NCCL cannot sum such elements.
 std::optional<ncclDataType_t> nccl_type(Dtype dtype) {
   switch (dtype) {
     case Dtype::UInt8: return ncclUint8;
@@ -34,7 +34,7 @@ struct Engine::Call : Collective {
   FunctionRef<void*(std::size_t)> allocate;
   ncclComm* comm;
   Deadline limit;
-  std::string told;  ///< how errors name it
+  std::string told;  ///< its name in errors
   std::int64_t divisor;
   void* room = nullptr;
 

@@ -19,23 +19,25 @@ struct EngineOptions {
   double call_seconds = 0;  ///< time limit of a collective that names none; 0: none
 };
 
-/// Collectives between the GPUs of several workers, through the first of each. Sums have the order of reduction_tree.h over all
-/// replicas, like those of other engines: partial sums go to the owner of each shard, and its result to all. With
-/// Implementation::Nccl they are NCCL's own, in an order that it chooses.
+/// Collectives between the GPUs of several workers, through the first of each. Sums have the order of reduction_tree.h
+/// over all replicas, like other engines' sums: partial sums go to the owner of each shard, and its result to all. With
+/// Implementation::Nccl they are NCCL's own, in its order.
 ///
-/// The arrays of a collective are on that GPU, inputs of sums on any that it reaches. All workers start the same ones in the
-/// same order, and nothing compares them: the caller has done so. After an error (connection.h) arrays are in no known state.
+/// The arrays of a collective are on that GPU; inputs of sums may be on any that it reaches. All workers start the same
+/// ones in the same order, which the caller must have compared. After an error (connection.h) arrays are in an unknown
+/// state.
 class Engine {
  public:
   explicit Engine(const EngineOptions& options);
 
-  /// Whether additions of this many workers and replicas fit into the kernel.
+  /// Whether sums over this many workers and replicas fit into the kernel.
   static bool takes(int workers, int replicas);
 
-  /// Puts a collective on `stream` and returns. `allocate` gives memory that stays until the stream has used it.
+  /// Enqueues a collective on `stream` and returns. `allocate` returns memory that stays valid until the stream has
+  /// used it.
   void start(const Collective& collective, cudaStream_t stream, FunctionRef<void*(std::size_t bytes)> allocate,
              Deadline limit = Deadline::by_default());
-  /// Waits until all that was started is done.
+  /// Waits until all started work is done.
   void wait() { connection_.wait(); }
 
  private:

@@ -7,7 +7,7 @@ using engine::Shard;
 using engine::SumPiece;
 using engine::SumPlan;
 
-/// Arrays begin where vector loads can.
+/// Arrays are aligned for vector loads.
 constexpr std::size_t kAlignment = 64;
 
 class Scheduler {
@@ -44,7 +44,7 @@ class Scheduler {
     values_.push_back(whole.from(mine_.begin));
   }
 
-  /// What NCCL sends is on the first replica's GPU: its own array, or a sum that is made there, for the owners of all shards.
+  /// NCCL sends from the first replica's GPU: its own array, or a sum computed there, for the owners of all shards.
   Part sum_of(const SumPiece& piece) {
     const int first = piece.ids.lo - plan_.pieces[static_cast<std::size_t>(first_of_mine())].ids.lo;
     const int count = piece.ids.hi - piece.ids.lo;
@@ -92,7 +92,7 @@ class Scheduler {
   const std::vector<Shard>& shards_;
   const Shard mine_;
   const Result result_;
-  std::vector<Part> values_;  ///< of the plan, for the shard of this worker
+  std::vector<Part> values_;  ///< values of the plan, for this worker's shard
   SumSchedule schedule_;
 };
 

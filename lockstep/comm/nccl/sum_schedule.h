@@ -7,15 +7,15 @@
 
 namespace lockstep::nccl {
 
-/// Where elements of one worker are.
+/// Where elements of one worker are stored.
 struct Part {
   enum Array {
     Input,   ///< the array of a local replica
-    Room,    ///< memory for what is only needed meanwhile
-    Output,  ///< where the result goes
+    Room,    ///< temporary memory
+    Output,  ///< the result
   };
   Array array;
-  int index;  ///< Input: which replica; else 0
+  int index;  ///< Input: which replica; otherwise 0
   std::size_t begin;
 
   Part from(std::size_t offset) const { return {array, index, begin + offset}; }
@@ -27,7 +27,7 @@ struct Addition {
   std::vector<Part> inputs;
   Part into;
   std::size_t elements;
-  bool is_last;  ///< the sum of all replicas of all workers: a mean is divided here
+  bool is_last;  ///< the sum over all replicas of all workers: a mean is divided here
 };
 
 struct Transfer {
@@ -36,21 +36,21 @@ struct Transfer {
   std::size_t elements;
 };
 
-/// What one worker does for a sum over all workers. Phase by phase; the transfers of a phase run at the same time, and those
-/// between two workers are in the same order on both.
+/// One worker's part of a sum over all workers. Phase by phase; the transfers of a phase run at the same time, and
+/// those between two workers are in the same order on both.
 struct SumSchedule {
   std::vector<Addition> own;        ///< partial sums of this worker's replicas
   std::vector<Transfer> sends;      ///< partial sums, to the owner of each shard
-  std::vector<Transfer> receives;   ///< those of the shard that this worker owns
-  std::vector<Addition> additions;  ///< that finish the tree
-  std::vector<Transfer> shares;     ///< the finished shard, to all
-  std::vector<Transfer> collects;   ///< and theirs
-  std::size_t room = 0;             ///< elements that `Room` needs
+  std::vector<Transfer> receives;   ///< partial sums of the shard that this worker owns
+  std::vector<Addition> additions;  ///< finish the tree
+  std::vector<Transfer> shares;     ///< the finished shard, to all workers
+  std::vector<Transfer> collects;   ///< the other workers' finished shards
+  std::size_t room = 0;             ///< elements of temporary memory
 };
 
 enum class Result {
   Everywhere,  ///< every worker gets all elements
-  Shard,       ///< a worker gets the shard that it owns, at the output's beginning
+  Shard,       ///< each worker gets its own shard, at the output's beginning
 };
 
 /// `shards`: one per worker.

@@ -33,7 +33,7 @@ struct Worker {
            : part.array == Part::Output ? output()
                                         : room;
   }
-  /// Throws where the schedule leaves the array.
+  /// Throws if the schedule leaves the array.
   float* at(const Part& part, std::size_t elements) {
     Floats& whole = array(part);
     if (elements > 0) static_cast<void>(whole.at(part.begin + elements - 1));
@@ -50,7 +50,7 @@ struct Worker {
   }
 };
 
-/// Carries out the schedules of all workers; messages between two workers arrive in order.
+/// Executes the schedules of all workers; messages between two workers arrive in order.
 void carry_out(std::vector<Worker>& workers, std::int64_t divisor) {
   std::map<std::pair<int, int>, std::deque<Floats>> messages;
   const auto exchange = [&](auto sends, auto receives) {
@@ -82,7 +82,7 @@ struct Case {
   std::size_t elements;
 };
 
-/// Numbers of very different sizes, so that every order of summation rounds in its own way.
+/// Numbers of very different sizes, so that every order of summation rounds differently.
 Floats uneven_floats(std::size_t count, std::uint32_t seed) {
   Floats values(count);
   std::uint32_t bits = 2654435761U * (seed + 1);
@@ -93,7 +93,7 @@ Floats uneven_floats(std::size_t count, std::uint32_t seed) {
   return values;
 }
 
-/// Arrays of all kinds of sizes: empty, uneven, all with one worker.
+/// Shards of all kinds of sizes: empty, uneven, all with one worker.
 std::vector<Shard> uneven_shards(std::size_t elements, int workers) {
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(workers), 0);
   counts.front() = elements / 3;

@@ -10,7 +10,7 @@
 
 namespace lockstep::nccl {
 
-/// How many arrays `tree_sum` takes.
+/// Maximum number of arrays for `tree_sum`.
 inline constexpr int kMostInputs = 256;
 
 /// `ordered_sum` for arrays on the current GPU, with the same bits. Launches only. The output may be one of the inputs.

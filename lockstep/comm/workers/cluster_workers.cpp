@@ -28,7 +28,7 @@ constexpr std::chrono::seconds kSlowAfter(10);
 
 std::string place_of(const coordination::MemberState& state) {
   return str(to_string(state.member), " was ",
-             state.place.empty() ? "in no call of run yet" : str("last heard of in ", state.place));
+             state.place.empty() ? "in no call of run yet" : str("last seen in ", state.place));
 }
 
 std::vector<std::string> hosts_of(const ClusterDescription& cluster) {
@@ -37,17 +37,17 @@ std::vector<std::string> hosts_of(const ClusterDescription& cluster) {
   return hosts;
 }
 
-/// The workers of a cluster: coordination over gRPC, data through the engine. Whatever ends first, an engine's connection or
-/// a peer's heartbeats, all workers throw the same error: the coordinator's.
+/// The workers of a cluster: coordination over gRPC, data through the engine. Whichever notices first, an engine's
+/// connection or a peer's heartbeats, all workers throw the same error: the coordinator's.
 class ClusterWorkers final : public WorkerGroup {
  public:
-  /// `number`: of the strategy among those of its job.
+  /// `number`: the strategy's among those of its job.
   ClusterWorkers(const WorkerGroupOptions& options, std::shared_ptr<Membership> membership, std::size_t number)
       : WorkerGroup({options.cluster.id, options.cluster.num_workers(), options.replicas}),
         self_(to_string(options.cluster.self())),
         membership_(std::move(membership)) {
     const Deadline limit = Deadline::after(std::chrono::duration<double>(options.join_seconds));
-    // A job may make several strategies: the coordinator numbers the comparisons that have the same name.
+    // A job may make several strategies: the coordinator numbers comparisons with the same name.
     coordinator().require_same("strategy", options.facts, limit);
     engine_ = or_fail([&] {
       return std::make_shared<Engine>(EngineOptions{
@@ -91,7 +91,7 @@ class ClusterWorkers final : public WorkerGroup {
   void report(const Error& error) override {
     coordinator().report_failure(error);
     const auto failure = coordinator().wait_for_failure(Deadline::after(kReportWait));
-    // Now, not when the news come back: what is still under way reads and writes memory that the program is about to free.
+    // At once rather than when the news comes back: pending collectives use memory that the program is about to free.
     engine_->abort(failure ? *failure : error);
   }
 
@@ -128,7 +128,7 @@ class ClusterWorkers final : public WorkerGroup {
     throw_error(failure.value_or(seen));
   }
 
-  /// What one worker sees of another's death is seldom the cause. The coordinator knows more, a moment later.
+  /// One worker's view of another's death is seldom the cause. The coordinator knows more, a moment later.
   void await_root_cause() {
     for (const auto deadline = Deadline::after(kRootCauseWait); !deadline.expired();) {
       if (coordinator().wait_for_failure(Deadline::after(kNewsWait))) return;
@@ -170,7 +170,7 @@ class ClusterWorkers final : public WorkerGroup {
   std::atomic<bool> has_written_log_{false};
 };
 
-/// Joins the cluster, or finds the membership that another strategy of this process holds.
+/// Joins the cluster, or finds the membership of another strategy of this process.
 std::shared_ptr<WorkerGroup> make_cluster_workers(const WorkerGroupOptions& options) {
   static std::mutex mutex;
   static auto& memberships = *new std::map<std::string, std::weak_ptr<Membership>>;
@@ -181,8 +181,8 @@ std::shared_ptr<WorkerGroup> make_cluster_workers(const WorkerGroupOptions& opti
   return membership->add_strategy(options);
 }
 
-/// Being linked is all it takes: the target Lockstep::cluster asks the linker for `lockstep_cluster_component`, which brings
-/// this file along.
+/// Linking is enough: the target Lockstep::cluster asks the linker for `lockstep_cluster_component`, which includes
+/// this file.
 const bool is_installed = (set_worker_group_maker(make_cluster_workers), true);
 
 }  // namespace
@@ -201,12 +201,12 @@ Membership::Membership(const WorkerGroupOptions& options)
 std::shared_ptr<WorkerGroup> Membership::add_strategy(const WorkerGroupOptions& options) {
   // A worker that does something else meanwhile does it with a strategy that all have.
   for (const auto& strategy : strategies_) {
-    if (const auto first = strategy.lock()) {  // its owner may let go of it meanwhile
+    if (const auto first = strategy.lock()) {  // its owner may release it meanwhile
       first->barrier("constructor of another MultiWorkerMirroredStrategy", Deadline::by_default());
       break;
     }
   }
-  // It counts even if it cannot be made: keys in the store have its number.
+  // It counts even if it cannot be made: keys in the store contain its number.
   const std::size_t number = strategies_.size();
   strategies_.emplace_back();
   auto made = std::make_shared<ClusterWorkers>(options, shared_from_this(), number);

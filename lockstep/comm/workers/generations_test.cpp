@@ -23,7 +23,7 @@ class GroupProcess : public Process {
   std::string answer(milliseconds limit = seconds(60)) {
     for (const auto deadline = Deadline::after(limit);;) {
       const bool was_running = is_running();
-      const std::string text = said();
+      const std::string text = output();
       for (std::size_t end; (end = text.find('\n', read_)) != text.npos;) {
         const std::string line = text.substr(read_, end - read_);
         read_ = end + 1;
@@ -35,7 +35,7 @@ class GroupProcess : public Process {
   }
 
  private:
-  std::size_t read_ = 0;  // bytes of its output that were read
+  std::size_t read_ = 0;  // bytes of its output read so far
 };
 
 struct Worker {
@@ -50,18 +50,18 @@ class Generations : public testing::Test {
   }
 
   void tell_all(const std::string& line) {
-    for (auto& worker : workers) worker.process->tell(line);
+    for (auto& worker : workers) worker.process->send_line(line);
   }
   void expect_ok() {
-    for (auto& worker : workers) EXPECT_TRUE(worker.process->answer().starts_with("ok")) << worker.process->said();
+    for (auto& worker : workers) EXPECT_TRUE(worker.process->answer().starts_with("ok")) << worker.process->output();
   }
   void tell_to_meet() {
     std::string addresses;
     for (const auto& worker : workers) addresses += str(addresses.empty() ? "" : ",", worker.address);
     for (std::size_t rank = 0; rank < workers.size(); ++rank)
-      workers[rank].process->tell(str("meet ", rank, " ", addresses));
+      workers[rank].process->send_line(str("meet ", rank, " ", addresses));
   }
-  /// While the group works. All that are left learn which it was.
+  /// While the group works. All remaining workers learn which one it was.
   void lose(std::size_t rank, milliseconds after) {
     tell_all("sum 0");
     ::poll(nullptr, 0, static_cast<int>(after.count()));
@@ -71,7 +71,7 @@ class Generations : public testing::Test {
     workers.erase(workers.begin() + static_cast<std::ptrdiff_t>(rank));
     for (auto& worker : workers) {
       const std::string answer = worker.process->answer();
-      EXPECT_TRUE(answer.starts_with(rank == 0 ? "error L117" : "error L104")) << worker.process->said();
+      EXPECT_TRUE(answer.starts_with(rank == 0 ? "error L117" : "error L104")) << worker.process->output();
       EXPECT_TRUE(contains(answer, name)) << answer;
     }
     workers.push_back({address});
@@ -83,8 +83,8 @@ class Generations : public testing::Test {
   const Watchdog watchdog_{seconds(600), "a test of generations"};
 };
 
-/// Those that are left keep their processes and move up, so that the next chief may be a different one. The new one comes to the
-/// next chief's door while that one may still be parting from the group that failed.
+/// The remaining workers keep their processes and move up, so that the next chief may be a different one. The new
+/// worker connects to the next chief while that one may still be leaving the failed group.
 TEST_F(Generations, AGroupThatLosesAWorkerMeetsAgainWithANewOne) {
   const int rounds = std::getenv("LOCKSTEP_TEST_LONG") != nullptr ? 200 : 20;
   std::mt19937 random(34);

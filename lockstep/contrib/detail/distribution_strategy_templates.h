@@ -25,7 +25,7 @@ void require_on_devices(const char* operation, const Devices& devices, const Arg
   (for_each_distributed(args, check), ...);
 }
 
-/// Throws unless all arguments, and what they hold, are plain or mirrored on these devices.
+/// Throws unless all arguments, and their elements, are plain or mirrored on these devices.
 template <class... Args>
 void require_mirrored(const char* operation, const Devices& devices, const Args&... args) {
   [[maybe_unused]] const auto check = [&]<class T>(const T& leaf) {
@@ -38,7 +38,7 @@ void require_mirrored(const char* operation, const Devices& devices, const Args&
   require_on_devices(operation, devices, args...);
 }
 
-/// Whether an argument has components on devices by name, which may differ.
+/// Whether an argument has components on named devices, which may differ.
 template <class... Args>
 bool is_on_several_devices(const Args&... args) {
   bool is_so = false;
@@ -49,8 +49,8 @@ bool is_on_several_devices(const Args&... args) {
   return is_so;
 }
 
-/// What a function of the program returns, as a copy: a component that it returns changes later, and what other workers have got
-/// of it does not.
+/// A copy of the result of a program's function: a component that it returns changes later, while other workers' copies
+/// do not.
 template <class F, class... Args>
 auto copied_result(F& f, const Args&... args) {
   if constexpr (std::is_void_v<decltype(f(args...))>)
@@ -59,7 +59,7 @@ auto copied_result(F& f, const Args&... args) {
     return copied(std::decay_t<decltype(f(args...))>(f(args...)));
 }
 
-/// What tower k of this worker sees of an argument: of a variable its own component, as a tensor.
+/// Tower k's view of an argument on this worker: of a variable its own component, as a tensor.
 template <class T>
 decltype(auto) component_on(const T& argument, int k) {
   if constexpr (std::derived_from<T, Variable>)

@@ -1,4 +1,4 @@
-// What a distributed iterator does after a function or a generator of the user's has thrown.
+// How a distributed iterator behaves after a user's function or generator threw.
 #include <ATen/ops/scalar_tensor.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kRows = 50;
 
-/// Numbers, but computing some of them throws.
+/// Numbers, some of which throw when computed.
 StagePtr numbers_failing_at(const Rows& bad, MapOptions options = {}) {
   options.spec = [](const ElementSpec& spec) { return spec; };
   return make_map(
@@ -63,7 +63,7 @@ TEST(AfterAnError, ADistributedIteratorGoesOnBehindTheStepThatFailed) {
   }
 }
 
-/// What people write behind `batch`, or in its place.
+/// Usual continuations after `batch`, or replacements for it.
 std::vector<StagePtr> ways_to_batch(const StagePtr& rows, std::int64_t size) {
   const auto same_spec = [](const ElementSpec& spec) { return spec; };
   const StagePtr batch = make_batch(rows, size);
@@ -96,11 +96,11 @@ std::vector<StagePtr> ways_to_batch(const StagePtr& rows, std::int64_t size) {
           make_repeat(make_cache(make_shuffle(batch, 4)), 2)};
 }
 
-/// The steps of a dataset, and nothing for those with a row of a batch that fails.
+/// The steps of a dataset, empty for those with a row of a failed batch.
 std::vector<Step> steps_without(const std::vector<Rows>& batches, const Rows& bad, const InputPlan& plan) {
   Rows values;
   std::vector<bool> fails;
-  std::vector<Rows> places;  // the batches as numbers of rows in the stream
+  std::vector<Rows> places;  // the batches as row numbers of the stream
   for (const Rows& batch : batches) {
     Rows& mine = places.emplace_back();
     for (const std::int64_t value : batch) {
@@ -126,7 +126,7 @@ std::vector<Step> steps_without(const std::vector<Rows>& batches, const Rows& ba
 }
 
 TEST(AfterAnError, WhateverMakesTheBatches) {
-  set_log_severity(Severity::Error);  // caches tell that they remember nothing
+  set_log_severity(Severity::Error);  // caches log that they remember nothing
   const std::size_t ways = ways_to_batch(make_range(0, 1), 8).size();
   const std::vector<Rows> cases = {{13}, {0, 7, 49}, {3, 30, 31}};
   for (std::size_t way = 0; way < ways; ++way) {
@@ -165,7 +165,7 @@ TEST(AfterAnError, WhateverMakesTheBatches) {
 }
 
 TEST(AfterAnError, AShortBatchBelowACacheStandsForItsRows) {
-  set_log_severity(Severity::Error);  // the cache tells that it remembers nothing
+  set_log_severity(Severity::Error);  // the cache logs that it remembers nothing
   const StagePtr rows = make_map(
       make_range(0, 7),
       [](Element& element) {
@@ -200,7 +200,9 @@ TEST(Resuming, ComputesNothingThatLiesBehind) {
   const std::size_t ways = ways_to_batch(make_range(0, 1), 8).size();
   for (std::size_t way = 0; way < ways; ++way) {
     const std::string tree = print_tree(*dataset(way));
-    if (tree.find("filter") != std::string::npos || tree.find("cache") != std::string::npos) continue;  // need to look
+    if (tree.find("filter") != std::string::npos || tree.find("cache") != std::string::npos)
+      continue;  // must read rows
+                 // rows
     for (const WayToCut& how : kWaysToCut) {
       const auto input = [&] { return input_of(plan_input(dataset(way), how.policy, how.assignment, {1, 2, 0}), 0); };
       DistributedCursor whole(input());

@@ -8,7 +8,7 @@
 namespace lockstep::data {
 namespace {
 
-/// The rows of one component, where the components of a batch may have different numbers of them.
+/// The rows of one component; the components of a batch may differ in their number.
 std::int64_t component_rows(const Component& component) {
   if (const auto rows = rows_of(component)) return *rows;
   throw InvalidArgument(errors::kShape, {.what = "an element holds a scalar, which cannot be shared out among replicas",
@@ -28,7 +28,7 @@ class CeilSplitIterator final : public ElementIterator {
       if (warnings_ && !batch_.error) warn_before_cut(batch_.element, *warnings_);
     }
     ++next_;
-    if (batch_.error) std::rethrow_exception(batch_.error);  // each piece of a batch that failed
+    if (batch_.error) std::rethrow_exception(batch_.error);  // rethrown for each piece of a failed batch
     element = piece_of(SplitRule::CeilSplit, batch_.element, pieces_, next_ - 1);
     return true;
   }
@@ -77,7 +77,7 @@ void warn_before_cut(const Element& batch, CutWarnings& warnings) {
 std::string single_rows_warning(const std::string& element) {
   return str("distribute: the dataset was never batched, so each element, ", element,
              ", is cut along its first dimension: its features go to different replicas. Write .batch(N) before "
-             "distribute, where N is the number of rows of all replicas together.");
+             "distribute, N being the number of rows of all replicas together.");
 }
 
 Element piece_of(SplitRule rule, const Element& batch, int pieces, int k) {

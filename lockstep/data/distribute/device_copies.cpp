@@ -40,7 +40,7 @@ void DeviceCopies::finish(const InputStep& step) {
   for (const std::optional<Element>& element : step.elements) {
     if (!element) continue;
     for (const Component& component : element->components) {
-      // The caller's stream waits for the replicas' when a run ends, so that it stands for all of them.
+      // The caller's stream waits for the replicas' streams when a run ends, so waiting for it covers all of them.
       if (const auto* tensor = std::get_if<at::Tensor>(&component)) gpu::keep_for_this_stream(*tensor);
     }
   }

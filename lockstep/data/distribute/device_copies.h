@@ -17,7 +17,7 @@ namespace lockstep::data {
 /// Copies the elements of steps to the replicas' GPUs ahead of their use. Elements for CPUs stay where they are.
 class DeviceCopies {
  public:
-  /// `devices`: one per replica; none if elements stay where they are. Nothing where no element goes to a GPU.
+  /// `devices`: one per replica; none if elements stay in place. Returns nothing if no element goes to a GPU.
   static std::optional<DeviceCopies> for_gpus_among(const std::vector<at::Device>& devices);
 
   void start(InputStep& step);

@@ -28,7 +28,7 @@ ClusterShape cluster_of(Strategy& strategy) {
   return {all / local, local, strategy.replica_context(0).replica_id_in_sync_group() / local};
 }
 
-/// Adds up over the workers while their programs go on. A dataset may outlive the strategy.
+/// Sums over the workers while their programs continue. A dataset may outlive the strategy.
 Agreement agreement_of_workers(Strategy& strategy) {
   using lockstep::detail::StrategyAccess;
   return [alive = StrategyAccess::alive(strategy)](const StepTotals& mine) -> std::function<StepTotals()> {
@@ -56,8 +56,8 @@ DistributedInputPtr finish(Strategy& strategy, DistributedInput input, const Inp
   return std::make_shared<const DistributedInput>(std::move(input));
 }
 
-/// Each worker reads its part of what all must have made alike. Files may lie in other folders on other machines, and
-/// with AutoShardPolicy::Off each may have rows of its own.
+/// Each worker reads its part, so all must have built the same dataset. Files may be in different folders on different
+/// machines, and with AutoShardPolicy::Off each worker may have its own rows.
 void require_same_dataset(Strategy& strategy, const InputPlan& plan, const Stage& dataset) {
   WorkerGroup* const group = lockstep::detail::StrategyAccess::workers(strategy);
   if (group == nullptr) return;
@@ -73,7 +73,7 @@ void require_same_dataset(Strategy& strategy, const InputPlan& plan, const Stage
                         "distribute: dataset", deadline_of(strategy.communication()));
 }
 
-/// Whether a dataset is distributed for the first time: loops over epochs do it again and again.
+/// Whether a dataset is distributed for the first time: loops over epochs distribute it repeatedly.
 bool is_first_time(const StagePtr& dataset) {
   static std::mutex mutex;
   static auto& seen = *new std::set<std::weak_ptr<const Stage>, std::owner_less<>>;
@@ -82,7 +82,7 @@ bool is_first_time(const StagePtr& dataset) {
   return seen.insert(dataset).second;
 }
 
-/// Now, or once the first element shows what is cut.
+/// Warns now, or once the first element shows what is cut.
 void warn_of_single_rows(const InputPlan& plan, const ElementSpec& spec) {
   if (plan.split.rule != SplitRule::BalancedStream && !tells_all(spec))
     plan.split.warnings->of_single_rows = true;
@@ -129,14 +129,14 @@ DistributedInputPtr distribute_made(Strategy& strategy, const std::vector<StageP
 void require_all_rows_here() {
   if (!workers::are_several()) return;
   throw FailedPrecondition(errors::kWrongContext,
-                           {.what = "global_rows of a PerReplica sees the rows of this worker, not those of the others",
+                           {.what = "global_rows of a PerReplica sees only this worker's rows",
                             .where = "global_rows",
-                            .help = "count inside run, where all workers meet: ls::global_rows(tensor)"});
+                            .help = "count inside run, which all workers call: ls::global_rows(tensor)"});
 }
 
 std::vector<Element> split_batch(Strategy& strategy, const Element& batch) {
   lockstep::detail::require_cross_replica(strategy, "split");
-  // Throws where rows could not be told apart, or would lose their partners.
+  // Throws if the number of rows is ambiguous or differs between components.
   row_count(batch, "split", kHelpForBatches);
   std::vector<Element> parts;
   for (int k = 0; k < strategy.num_local_replicas(); ++k)

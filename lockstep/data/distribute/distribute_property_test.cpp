@@ -1,5 +1,5 @@
 // Random pipelines over random clusters against a plain reference: no row is lost or repeated, replica k gets the same
-// rows whatever the workers, and every position can be saved and resumed.
+// rows for any number of workers, and every position can be saved and resumed.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,7 +15,7 @@
 namespace lockstep::data {
 namespace {
 
-/// What all replicas get.
+/// The steps of all replicas.
 Steps reference_steps(const std::vector<Rows>& batches, const InputPlan& plan) {
   const int replicas = plan.cluster.replicas();
   return dealt(pieces_by_rule(batches, plan.split.rule, plan.global_batch_size, replicas),
@@ -54,7 +54,7 @@ TEST(DistributeProperty, ByReplicaGivesReplicaKTheSameRowsWhateverTheWorkers) {
   EXPECT_GT(pushed_down, 20);
 }
 
-/// All clusters with this many replicas, and each of their workers.
+/// All clusters with this many replicas, for each of their workers.
 std::vector<ClusterShape> clusters_of(int replicas) {
   std::vector<ClusterShape> shapes;
   for (int workers = 1; workers <= replicas; ++workers) {
@@ -92,7 +92,7 @@ TEST(DistributeProperty, EveryPositionCanBeResumedOnAnyNumberOfWorkers) {
 }
 
 TEST(DistributeProperty, PositionsAreExactWhereStepsFail) {
-  set_log_severity(Severity::Error);  // caches tell that they remember nothing
+  set_log_severity(Severity::Error);  // caches log that they remember nothing
   const RowFiles files({4, 0, 9, 3});
   PipelineMaker maker(4, {.files = &files, .hints = true, .failures = true});
   int failed = 0;

@@ -23,7 +23,7 @@
 #include "tests/support/rows_of_replicas.h"
 #include "tests/support/temporary_folder.h"
 
-// What each replica gets of a distributed dataset, and when.
+// The elements of each replica of a distributed dataset, and their timing.
 namespace lockstep::data {
 namespace {
 
@@ -51,7 +51,7 @@ TEST(Distribute, GivesEachReplicaAPieceOfEveryBatch) {
                                                    {{10, 11, 12}, {13, 14, 15}, {16, 17}, {18, 19}},
                                                    {{20, 21}, {22, 23}, {24}, {25}}};
   EXPECT_EQ(steps_of(batches), expected);
-  EXPECT_EQ(steps_of(batches), expected) << "a second loop starts anew";
+  EXPECT_EQ(steps_of(batches), expected) << "a second loop starts from the beginning";
   EXPECT_TRUE(batches.handles_partial_steps());
   EXPECT_EQ(batches.cardinality(), Cardinality(3));
 }
@@ -142,7 +142,7 @@ TEST(Distribute, WarnsOnceOfRowsThatWereNeverBatched) {
   EXPECT_EQ(warnings(rows_of_four.map(same).batch(3, {.parallel_calls = 2}).map(same).ignore_errors().repeat(2)), 0);
   EXPECT_EQ(warnings(rows_of_four.padded_batch(3)), 0);
   EXPECT_EQ(warnings(rows_of_four.batch(3).rebatch(2)), 0);
-  // Batches of the user's own.
+  // The user's own batches.
   EXPECT_EQ(warnings(from_tensors(at::zeros({6, 4}))), 0);
   EXPECT_EQ(warnings(range(3).map([](const at::Tensor& i) { return at::full({6, 4}, i.item<double>()); })), 0);
   EXPECT_EQ(warnings(from_tensor_slices(std::vector<std::string>{"a", "b"}).map([](const std::string&) {
@@ -189,7 +189,7 @@ TEST(Distribute, ReadsAheadAndCanBeDroppedInTheMiddle) {
   }
 }
 
-// A second team of OpenMP threads would spin beside those of the replicas.
+// A second team of OpenMP threads would compete with the replicas' threads.
 TEST(Distribute, TheThreadThatReadsAheadComputesWithOneThread) {
   MirroredStrategy& strategy = strategy_of(1);
   const int before = at::get_num_threads();

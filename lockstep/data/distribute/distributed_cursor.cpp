@@ -33,7 +33,7 @@ std::int64_t rows_of_replicas(const InputStep& step) {
   return rows;
 }
 
-/// A line for the distributed iterator itself on top of those of its pipelines' stages.
+/// Adds a line for the distributed iterator above the lines of its pipelines' stages.
 IterationContext measured(IterationContext context, const DistributedInputPtr& input) {
   if (!context.meter) return context;
   context.counters = context.meter->counters_of(
@@ -43,8 +43,8 @@ IterationContext measured(IterationContext context, const DistributedInputPtr& i
   return context;
 }
 
-/// Reads the steps of one pass and brings them to the replicas' GPUs. The first one without elements is the last. After an
-/// error it goes on behind the step that failed.
+/// Reads the steps of one pass and copies them to the replicas' GPUs. The first one without elements is the last. After
+/// an error it continues after the failed step.
 std::function<std::optional<InputStep>()> steps_of(const DistributedInput& input, const IterationContext& context,
                                                    std::shared_ptr<StepSource> source) {
   return [source = std::move(source), copies = DeviceCopies::for_gpus_among(input.devices), counters = context.counters,
@@ -93,7 +93,7 @@ class DistributedCursor::Impl {
     }
     ++steps_;
     Values values = values_of(std::move(step), verdict.rows);
-    // Workers agree on the next step while they compute this one. Its rows were being read during the one before.
+    // Workers agree on the next step while they compute this one. Its rows were read during the previous one.
     if (agrees(partial_steps) && input_->cluster.workers > 1 && input_->buffer_size > 0) ahead_ = read_and_offer();
     return values;
   }
@@ -110,9 +110,9 @@ class DistributedCursor::Impl {
 
   IteratorState state() {
     if (const auto obstacle = input_->position_obstacle()) throw_position_obstacle(*obstacle);
-    if (!source_) start();  // which decides what a cache holds, and that is part of the state
+    if (!source_) start();  // settles the origin of caches, which is part of the state
     Position kept;
-    for (const StagePtr& pipeline : input_->pipelines) save_all_lasting(*pipeline, kept);
+    for (const StagePtr& pipeline : input_->pipelines) save_pass_states(*pipeline, kept);
     rows_->locate(steps_, kept);
     return {kSteps + input_->fingerprint, context_.job_seed, context_.epoch, context_.path, steps_, kept.numbers()};
   }
@@ -133,7 +133,7 @@ class DistributedCursor::Impl {
     check_state(state);
     if (steps_ == 0 && std::exchange(took_next_pass_, false)) {
       std::uint64_t next = context_.epoch + 1;
-      input_->passes->compare_exchange_strong(next, context_.epoch);  // nothing was read: the pass is free again
+      input_->passes->compare_exchange_strong(next, context_.epoch);  // nothing was read: the pass is available again
     }
     ahead_.reset();
     source_ = nullptr;
@@ -143,10 +143,10 @@ class DistributedCursor::Impl {
     empty_.forget_failures();
     try {
       Position kept = Position::of(state.position);
-      for (const StagePtr& pipeline : input_->pipelines) restore_all_lasting(*pipeline, kept);
+      for (const StagePtr& pipeline : input_->pipelines) restore_pass_states(*pipeline, kept);
       place_ = std::move(kept);
     } catch (...) {
-      unplaced_ = std::current_exception();  // some of the pipelines may have taken it over
+      unplaced_ = std::current_exception();  // some of the pipelines may have adopted it
       throw;
     }
     context_.job_seed = state.job_seed;
@@ -154,7 +154,7 @@ class DistributedCursor::Impl {
     context_.path = state.path;
     context_.is_resumed = true;
     steps_ = state.consumed;
-    // The next pass is the one behind the resumed pass, as if there had been no interruption.
+    // The next pass follows the resumed one, as if there had been no interruption.
     std::uint64_t passes = input_->passes->load();
     while (passes <= state.epoch && !input_->passes->compare_exchange_weak(passes, state.epoch + 1)) {
     }
@@ -195,7 +195,7 @@ class DistributedCursor::Impl {
     for (const Element& value : values) batch_rows_.here += std::max<std::int64_t>(common_rows(value), 0);
   }
 
-  /// Starts what reads the steps ahead, when the first is needed.
+  /// Starts reading ahead when the first step is needed.
   void start() {
     if (unplaced_) std::rethrow_exception(unplaced_);
     const IterationContext context = measured(context_, input_);
@@ -221,7 +221,7 @@ class DistributedCursor::Impl {
     try {
       step = source_->next();
     } catch (...) {
-      // One worker goes on behind the step that failed; with several, this one would be out of step.
+      // A single worker continues after the failed step; among several, this one would be out of step.
       if (input_->cluster.workers == 1)
         ++steps_;
       else
@@ -237,7 +237,7 @@ class DistributedCursor::Impl {
 
   bool agrees(bool partial_steps) const { return partial_steps && input_->agreement != nullptr; }
 
-  /// The next step, and what all workers have of it.
+  /// The next step, and how many of its values and rows all workers have.
   StepVerdict read_agreed(std::optional<InputStep>& step, bool partial_steps) {
     OfferedStep offered = ahead_ ? std::move(*ahead_) : read_and_offer();
     ahead_.reset();
@@ -259,7 +259,7 @@ class DistributedCursor::Impl {
     try {
       read.step = read_step();
     } catch (...) {
-      // The others wait for this worker: they get its failure first, and the program when it asks for the step.
+      // The other workers are waiting: report the failure to them first; the program gets it when it requests the step.
       if (input_->cluster.workers == 1) throw;
       read.error = std::current_exception();
     }
@@ -281,14 +281,14 @@ class DistributedCursor::Impl {
   bool took_next_pass_;
   std::int64_t steps_ = 0;
   bool ended_ = false;
-  std::optional<OfferedStep> ahead_;  ///< the next step, where workers agree on it while they compute this one
-  BatchRows batch_rows_;              ///< of this one
+  std::optional<OfferedStep> ahead_;  ///< the next step, if workers agree on it while they compute this one
+  BatchRows batch_rows_;              ///< rows of the current step
   std::exception_ptr failed_;         ///< why there are no more steps on any worker
-  bool stuck_ = false;                ///< empty batches are unknown to some worker
-  std::exception_ptr unplaced_;       ///< why the last state could not be loaded, or not all of it
+  bool stuck_ = false;                ///< some worker does not know the shape of empty batches
+  std::exception_ptr unplaced_;       ///< why the last state could not be loaded in full
   std::shared_ptr<StageCounters> counters_;
-  std::optional<Position> place_;     ///< where the pass was resumed; none: at its beginning
-  std::shared_ptr<StepSource> rows_;  ///< what `source_` reads; may be asked for a place while it is read
+  std::optional<Position> place_;     ///< where the pass was resumed; none: at the beginning
+  std::shared_ptr<StepSource> rows_;  ///< read by `source_`; may be located while it is read
   std::unique_ptr<ReadAhead<InputStep>> source_;
 };
 

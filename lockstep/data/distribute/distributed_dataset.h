@@ -37,22 +37,23 @@ class DistributedIterator {
     if (!step) data::throw_no_more_data();
     return std::move(*step);
   }
-  /// Returns when `next` would not wait for this worker's data, or after `limit`; whether it would not.
+  /// Waits until `next` would return at once for this worker, at most `limit`; returns whether it would.
   bool wait_for(std::chrono::milliseconds limit) { return cursor_.wait_for(limit); }
-  /// As `next`, but a step in which only some replicas have data counts even where all shapes are known beforehand;
+  /// As `next`, but a step in which only some replicas have data counts even if all shapes are known beforehand;
   /// replicas without data get an empty batch.
   std::optional<PerReplica<T>> get_next_as_optional() { return typed(cursor_.next_as_optional()); }
 
+  /// What is known about the elements: dtypes, and shapes for each replica.
   DistributedSpec element_spec() const { return cursor_.spec(); }
-  /// As `element_spec`, of what `get_next_as_optional` gives.
+  /// As `element_spec`, for the values of `get_next_as_optional`.
   DistributedSpec optional_spec() const { return cursor_.optional_spec(); }
-  /// The place behind the last step taken: seeds and counts, never rows.
+  /// The position after the last step taken: seeds and counts, never rows.
   data::IteratorState state() const { return cursor_.state(); }
-  /// Goes on behind the last step that was taken before `state` was read, in this or another program that distributes
-  /// the same dataset over the same number of replicas; with Assignment::ByReplica on any number of workers.
+  /// Continues after the last step taken before `state` was read, in this or another program that distributes the same
+  /// dataset over the same number of replicas; with Assignment::ByReplica on any number of workers.
   void load_state(const data::IteratorState& state) { cursor_.load_state(state); }
-  /// The same place as a part of a snapshot (strategy/snapshot.h): `ls::capture(strategy, {{"batches", iterator}})`. The iterator
-  /// must outlive the result.
+  /// The same position as a part of a snapshot (strategy/snapshot.h): `ls::capture(strategy, {{"batches", iterator}})`.
+  /// The iterator must outlive the result.
   friend std::shared_ptr<Stateful> state_of(DistributedIterator& iterator) {
     return data::state_of_cursor(iterator.cursor_);
   }
@@ -83,24 +84,24 @@ class DistributedDataset {
 
   explicit DistributedDataset(data::DistributedInputPtr input) : input_(std::move(input)) {}
 
-  /// Starts the next pass. With `{.meter = meter}` the report has a line for the iterator (steps, how long `next` was
-  /// waited for, how full its buffer was) above those of this worker's stages.
+  /// Starts the next pass. With `{.meter = meter}` the report has a line for the iterator (steps, time spent waiting
+  /// for `next`, how full its buffer was) above the lines of this worker's stages.
   DistributedIterator<T> iterator(const data::PassOptions& options = {}) const {
     return DistributedIterator<T>(data::DistributedCursor(input_, options));
   }
 
-  /// What is known beforehand about the values; `strategy.run` takes it as a signature.
+  /// The shapes and dtypes known beforehand; `strategy.run` takes them as a signature.
   DistributedSpec element_spec() const { return data::spec_of(*input_); }
-  /// How many steps a pass has. (TensorFlow tells the number of batches before they are cut.)
+  /// How many steps a pass has. (TensorFlow returns the number of batches before they are cut.)
   data::Cardinality cardinality() const { return data::steps_of(*input_); }
   /// Whether a last step in which only some replicas have data is completed with empty batches.
   bool handles_partial_steps() const { return data::handles_partial_steps(*input_); }
-  /// Who reads what, and why: a line per worker. Says what is known without reading.
+  /// Which worker reads what, and why: one line per worker, without reading any data.
   std::string plan() const { return data::plan_of(*input_); }
-  /// Why an iterator's place cannot be saved exactly, if so: "a generator that cannot replay".
+  /// Why an iterator's position cannot be saved exactly, if so: "a generator that cannot replay".
   std::optional<std::string> position_obstacle() const { return data::position_obstacle_of(*input_); }
 
-  using Cursor = data::LoopCursor<PerReplica<T>, DistributedIterator<T>>;
+  using Cursor = data::LoopCursor<PerReplica<T>, DistributedIterator<T>>;  ///< the iterator of a range-based `for`
   Cursor begin() const { return Cursor(iterator()); }
   typename Cursor::End end() const { return {}; }
 
@@ -115,7 +116,7 @@ namespace lockstep::data {
 /// The untyped parts of Strategy::distribute and distribute_from_function.
 LOCKSTEP_EXPORT DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset,
                                                      const InputOptions& options);
-/// The contexts for which `make` is to be called; their pipelines are given to `distribute_made`.
+/// The contexts to call `make` with; its pipelines then go to `distribute_made`.
 LOCKSTEP_EXPORT std::vector<InputContext> contexts_for_function(Strategy& strategy, const InputOptions& options);
 LOCKSTEP_EXPORT DistributedInputPtr distribute_made(Strategy& strategy, const std::vector<StagePtr>& pipelines,
                                                     const InputOptions& options);
@@ -178,7 +179,7 @@ auto Strategy::make_numpy_dataset(T arrays) {
 
 namespace data::detail {
 
-/// The places of the leaves of `arguments`, for messages: "argument 0['image']".
+/// The names of the leaves of `arguments`, for messages: "argument 0['image']".
 template <class... Args>
 std::vector<std::string> leaf_names(const Args&... arguments) {
   std::vector<std::string> names;

@@ -8,7 +8,7 @@
 namespace lockstep::data {
 namespace {
 
-/// How many steps pipelines of per-replica batches make. Those of other workers are not known here.
+/// How many steps pipelines of per-replica batches make. Other workers' pipelines are unknown here.
 Cardinality steps_of_pipelines(const std::vector<StagePtr>& pipelines, const ClusterShape& cluster, bool one_for_each,
                                bool partial_steps) {
   const Cardinality first = pipelines.front()->cardinality();
@@ -28,7 +28,8 @@ Cardinality steps_of_pipelines(const std::vector<StagePtr>& pipelines, const Clu
   return steps;
 }
 
-/// Whether an empty batch of such elements would hold a number that was never read: there is no scalar without rows.
+/// Whether an empty batch of such elements would contain a number that was never read: a scalar has no rows to leave
+/// out.
 bool has_scalars(const ElementSpec& spec) {
   return spec.components && std::ranges::any_of(*spec.components, [](const ComponentSpec& component) {
            return component.shape.is_scalar();
@@ -76,7 +77,7 @@ DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, c
   input.element_spec = pipelines.front()->element_spec();
   for (const StagePtr& pipeline : pipelines) {
     input.element_spec = input.element_spec.merged_with(pipeline->element_spec());
-    // Only if no pipeline ends is every replica sure to have data.
+    // Every replica is sure to have data only if no pipeline ends.
     if (input.cardinality.is_infinite()) input.cardinality = pipeline->cardinality();
   }
   const bool is_endless = input.cardinality.is_infinite();

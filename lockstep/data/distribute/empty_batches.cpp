@@ -8,7 +8,7 @@
 namespace lockstep::data {
 namespace {
 
-/// A pass that only looks neither writes a cache file, nor reads one of another program, nor fills a buffer.
+/// Reading for a shape only must not write a cache file, read another program's, or fill a buffer.
 bool writes_or_buffers(const Stage& stage) {
   return stage.traits().cache == StageTraits::Cache::File || stage.traits().only_buffers;
 }
@@ -34,7 +34,7 @@ Element EmptyBatches::make(std::size_t replica) const {
 }
 
 void EmptyBatches::throw_unknown(std::int64_t step) const {
-  // A worker that reads all rows reports what the workers with rows report.
+  // A worker that reads all rows reports the same error as the workers with rows.
   if (unseen_because_ && !input_->agreement) std::rethrow_exception(unseen_because_);
   throw FailedPrecondition(
       errors::kSignature,
@@ -44,8 +44,8 @@ void EmptyBatches::throw_unknown(std::int64_t step) const {
        .help = "give `spec` to the map, flat_map or generator that makes the elements, or every worker some data"});
 }
 
-/// A worker without a row of its own may still read the pipeline that all workers read, or the files of others, if that
-/// can be read twice.
+/// A worker without rows may still read the pipeline that all workers read, or the other workers' files, if they can be
+/// read twice.
 Element EmptyBatches::first_without_rows(const IterationContext& context) {
   std::vector<StagePtr> readable = input_->pipelines;
   if (input_->everything) readable.push_back(input_->everything);
@@ -60,7 +60,7 @@ Element EmptyBatches::first_without_rows(const IterationContext& context) {
         if (!unseen_because_) unseen_because_ = place.error;
       }
     } catch (...) {
-      continue;  // readable on other workers only, perhaps
+      continue;  // perhaps readable on other workers only
     }
   }
   return {};

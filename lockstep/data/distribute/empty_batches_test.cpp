@@ -1,4 +1,4 @@
-// Workers that run out of data, or never have any, among others that have some.
+// Workers that run out of data, or never have any, among workers that have some.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace lockstep::data {
 namespace {
 
-/// Adds up what all workers bring to a step.
+/// Sums the reports of all workers about a step.
 class Meeting {
  public:
   explicit Meeting(int workers) : workers_(workers) {}
@@ -53,10 +53,10 @@ class Meeting {
 
 struct Outcome {
   std::vector<DistributedCursor::Values> steps;
-  std::optional<Error> error, again;  ///< the first error, and that of the next call
+  std::optional<Error> error, again;  ///< the errors of the first and the following call
 };
 
-/// What every worker sees until the end or an error.
+/// The outcome on every worker, until the end or an error.
 std::vector<Outcome> run_workers(int workers, const std::function<DistributedInput(int)>& make) {
   const auto meeting = std::make_shared<Meeting>(workers);
   std::vector<std::future<Outcome>> running;
@@ -84,7 +84,7 @@ std::vector<Outcome> run_workers(int workers, const std::function<DistributedInp
   return outcomes;
 }
 
-/// Pairs of which only data tells what they look like.
+/// Pairs whose spec is known only from their data.
 StagePtr without_spec(const StagePtr& input) {
   return make_batch(make_map(
                         input,
@@ -148,7 +148,7 @@ TEST(WorkersWithoutData, EndWhereNobodyHasAny) {
   }
 }
 
-/// Rows of 1, 2 or 3 numbers, and that number, padded; specs say so, but not how long.
+/// Rows of 1, 2 or 3 numbers, and that number, padded; the spec leaves the length open.
 StagePtr padded_rows(std::int64_t rows, std::int64_t size, bool drop_remainder) {
   const StagePtr numbers = make_map(
       make_range(0, rows),
@@ -173,7 +173,7 @@ TEST(EmptyBatches, HaveNoRowsAlsoWhereTheirNumberIsKnownAndAnotherDimensionIsNot
     const auto last = cursor.next();
     ASSERT_TRUE(last);
     EXPECT_EQ(last->at(0).tensor(0).sizes(), (Shape{2, 3}));
-    EXPECT_EQ(last->at(1).tensor(0).sizes(), (Shape{0, 0})) << "what is not known is 0";
+    EXPECT_EQ(last->at(1).tensor(0).sizes(), (Shape{0, 0})) << "unknown dimensions are 0";
     EXPECT_EQ(last->at(1).tensor(1).sizes(), (Shape{0}));
     EXPECT_FALSE(cursor.next());
   }

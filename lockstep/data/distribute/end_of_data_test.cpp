@@ -67,9 +67,9 @@ TEST(DistributedSpec, KnowsTheRowsOfAReplicaWhereTheyAreAlwaysTheSame) {
       {{{-1}}, 8, {1, 4, 0}, true, {{-1}}},           // a last batch may be short
       {{{8}}, 8, {2, 2, 1}, true, {{-1}}},            // any batch may be empty
       {{{8}}, 8, {2, 2, 1}, false, {{2}}},            // an endless dataset
-      {{{8}, {4}}, -1, {1, 4, 0}, true, {{2}, {1}}},  // each component by itself
+      {{{8}, {4}}, -1, {1, 4, 0}, true, {{2}, {1}}},  // each component separately
       {{{6}}, -1, {1, 4, 0}, true, {{-1}}},
-      {{{10}}, 10, {1, 1, 0}, false, {{10}}},  // one replica: as it is
+      {{{10}}, 10, {1, 1, 0}, false, {{10}}},  // one replica: unchanged
       {{{}}, -1, {1, 1, 0}, false, {{}}},
   };
   for (const auto& row : kTable) {

@@ -19,7 +19,7 @@
 namespace lockstep::data {
 namespace {
 
-/// The numbers from 0 on, as a dataset of `torch::data` gives them.
+/// The numbers from 0 on, as a dataset of `torch::data` returns them.
 struct TorchNumbers {
   struct Example {
     at::Tensor data;
@@ -61,7 +61,7 @@ std::vector<Source> sources(std::int64_t rows, const Folder& folder) {
           {"flat_map", range(0, rows, 2).flat_map(range_of_two)}};
 }
 
-/// Batches made in every way that the rules tell apart.
+/// Batches made in every way that the rules distinguish.
 std::vector<std::pair<const char*, Dataset<at::Tensor>>> batched(const Dataset<at::Tensor>& rows, std::int64_t size) {
   const auto same = [](const at::Tensor& x) { return x; };
   return {{"batch", rows.batch(size)},
@@ -79,7 +79,7 @@ void count(const Steps& steps, Counts& counts) {
       for (const std::int64_t row : mine) ++counts[row];
 }
 
-/// How often each row arrives on some replica; none if a plan is refused.
+/// How often each row arrives on some replica; none if a plan is rejected.
 std::optional<Counts> rows_seen(const StagePtr& dataset, AutoShardPolicy policy, Assignment assignment, int workers,
                                 int replicas) {
   const auto plan = [&](int worker) { return plan_input(dataset, policy, assignment, {workers, replicas, worker}); };
@@ -91,7 +91,7 @@ std::optional<Counts> rows_seen(const StagePtr& dataset, AutoShardPolicy policy,
       count(read_all(cursor), counts);
     }
   } catch (const NotFound&) {
-    return std::nullopt;  // AutoShardPolicy::File of what has no files
+    return std::nullopt;  // AutoShardPolicy::File for a source without files
   } catch (const InvalidArgument&) {
     return std::nullopt;  // fewer files than workers
   }
@@ -171,7 +171,7 @@ TEST(EveryRow, ThatIsAScalarIsLostWithAWarningWhereNotAllReplicasHaveOne) {
   const LoggedLines log;
   int steps = 0;
   while (cursor.next()) ++steps;
-  EXPECT_EQ(steps, 1) << "a third number would be one that nobody wrote";
+  EXPECT_EQ(steps, 1) << "a third number would be made up";
   EXPECT_EQ(log.count("only 2 of 3 replicas have an element"), 1);
 }
 

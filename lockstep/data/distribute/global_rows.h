@@ -9,13 +9,14 @@
 namespace lockstep {
 
 namespace data {
-/// Throws where other workers have rows too.
+/// Throws if other workers have rows too.
 LOCKSTEP_EXPORT void require_all_rows_here();
 }  // namespace data
 
-/// The rows of all replicas of all workers together: the size of a step's global batch, whatever sizes its parts have. `batch` comes
-/// from a distributed dataset or from `strategy.split`; within each part all tensors must have the same first dimension.
-/// With several workers, only batches of a distributed dataset know the rows of the others: for what else there is, count inside
+/// The number of rows of all replicas of all workers: the size of a step's global batch, whatever the sizes of its
+/// parts. `batch` comes from a distributed dataset or from `strategy.split`; within each part all tensors must have the
+/// same first dimension. With several workers only batches of a distributed dataset know the other workers' rows; for
+/// other tensors, count inside run with `global_rows(tensor)`.
 /// run, with `global_rows(tensor)`.
 ///
 ///     const auto rows = ls::global_rows(batch);

@@ -58,7 +58,7 @@ void check_for_function(const InputOptions& options, int workers) {
   }
   if (options.place_dataset_on_device && options.fetch_to_device) {
     refuse_option(where, "place_dataset_on_device and fetch_to_device cannot both be on",
-                  "what is made on the device is not fetched to it: set fetch_to_device = false");
+                  "elements made on the device need not be fetched: set fetch_to_device = false");
   }
   if (options.place_dataset_on_device) say_once_without_effect();
 }

@@ -13,7 +13,7 @@ enum class Assignment {
   TensorFlow,  ///< batches are cut and dealt to workers by TensorFlow's rules: rows move when workers are added
 };
 
-/// For whom a function given to `distribute_from_function` makes a pipeline.
+/// Whether a function given to `distribute_from_function` makes a pipeline per worker or per replica.
 enum class ReplicationMode { PerWorker, PerReplica };
 
 /// How a distributed dataset is read; fields as in TensorFlow, without "experimental".
@@ -21,12 +21,13 @@ enum class ReplicationMode { PerWorker, PerReplica };
 ///     auto batches = strategy.distribute(dataset, {.per_replica_buffer_size = 2});
 struct InputOptions {
   bool fetch_to_device = true;  ///< false: elements stay in host memory
+  /// Whether each worker or each replica gets a pipeline.
   ReplicationMode replication_mode = ReplicationMode::PerWorker;
-  /// Needs PerReplica, and fetch_to_device = false. No effect yet but a line in the log: on CPU replicas the pipeline
-  /// runs where the replica's memory is.
+  /// Requires PerReplica and fetch_to_device = false. Only logs a line so far: on CPU replicas the pipeline already
+  /// runs in the replica's memory.
   bool place_dataset_on_device = false;
-  int per_replica_buffer_size = 1;  ///< elements read ahead for each replica; 0: none
-  Assignment assignment = Assignment::ByReplica;
+  int per_replica_buffer_size = 1;                ///< elements read ahead for each replica; 0: none
+  Assignment assignment = Assignment::ByReplica;  ///< which replica gets which rows
 };
 
 LOCKSTEP_EXPORT std::string_view to_string(Assignment assignment);
@@ -34,9 +35,10 @@ LOCKSTEP_EXPORT std::string_view to_string(ReplicationMode mode);  ///< "PER_WOR
 
 namespace data {
 
-/// Throws for options that `distribute` cannot follow: Unimplemented for PER_REPLICA, InvalidArgument for bad numbers.
+/// Throws for options that `distribute` does not support: Unimplemented for PER_REPLICA, InvalidArgument for bad
+/// numbers.
 LOCKSTEP_EXPORT void check_for_dataset(const InputOptions& options);
-/// Throws for options that `distribute_from_function` cannot follow; PER_REPLICA needs a single worker.
+/// Throws for options that `distribute_from_function` does not support; PER_REPLICA requires a single worker.
 LOCKSTEP_EXPORT void check_for_function(const InputOptions& options, int workers);
 
 }  // namespace data

@@ -13,7 +13,8 @@
 namespace lockstep::data {
 namespace {
 
-/// A stream for one worker by TensorFlow's rules: split, and where rows are shared out, only the worker's pieces.
+/// A stream for one worker by TensorFlow's rules: batches are split, and if rows are shared, only the worker's pieces
+/// remain.
 StagePtr make_stream(const InputPlan& plan, TooFew too_few) {
   const ClusterShape& cluster = plan.cluster;
   StagePtr stream = plan.pipeline();
@@ -28,7 +29,7 @@ StagePtr make_stream(const InputPlan& plan, TooFew too_few) {
   return stream;
 }
 
-/// More files or elements than these are not listed for a worker.
+/// Longer lists of files or elements are abbreviated.
 constexpr std::int64_t kNumbersInALine = 10;
 
 /// "files 1,4,7", "file 1", "no file", "one element in 3, from element 0 on".
@@ -52,7 +53,7 @@ std::string shares_of(const InputPlan& plan, int worker) {
   return text;
 }
 
-/// What a worker reads, and why.
+/// One worker's part, and why.
 std::string share_of_worker(const InputPlan& plan, const ClusterShape& cluster) {
   if (cluster.workers == 1) return "everything";
   const bool by_replica = plan.assignment == Assignment::ByReplica;
@@ -67,7 +68,7 @@ std::string share_of_worker(const InputPlan& plan, const ClusterShape& cluster) 
 
 constexpr auto reads_files = [](const Stage& stage) { return stage.traits().source == StageTraits::Source::Files; };
 
-/// Why batches are cut as they are, or shared as they are.
+/// Why batches are cut, or shared, in this way.
 std::string reason_of(const InputPlan& plan) {
   const bool has_hints = plan.shards.by == AutoShardPolicy::Hint;
   const bool by_replica = plan.assignment == Assignment::ByReplica;
@@ -87,20 +88,20 @@ std::string reason_of(const InputPlan& plan) {
   return "";
 }
 
-/// Whether a stage computes elements to get past them.
+/// Whether a stage computes elements even to skip them.
 constexpr auto computes_all = [](const Stage& stage) {
   const StageTraits& traits = stage.traits();
-  // A shuffle chooses among the numbers of elements, if it is known how many there are.
+  // A shuffle chooses among the numbers of elements if their count is known.
   return !traits.passes_over || (traits.is_shuffle() && !stage.input()->cardinality().is_known());
 };
 
-/// The first stage from the end that must compute rows of other workers to get past them; null if none must.
+/// The first stage from the end that must compute other workers' rows in order to skip them; null if none.
 const Stage* first_computing_all(const Stage& pipeline) {
   const Stage& batch = below_plain_stages(pipeline);
   return batch.traits().elements == StageTraits::Elements::Stacked ? find_stage(*batch.input(), computes_all) : &batch;
 }
 
-/// Whether there is a tensor of more than one number in such elements.
+/// Whether such elements have a tensor of more than one number.
 bool has_features(const ElementSpec& spec) {
   return !spec.components || std::ranges::any_of(*spec.components, [](const ComponentSpec& component) {
     return component.kind == ComponentSpec::Kind::Tensor &&
@@ -108,9 +109,10 @@ bool has_features(const ElementSpec& spec) {
   });
 }
 
-/// Whether elements are single rows of a source, as far as stages tell. `mapped`: a function makes something of them; of
-/// a number or a name, that may be a batch. Of functions that make datasets, what `look` has seen of them: nothing by replica.
-bool gives_single_rows(const Stage& stage, const FunctionLook& look, bool mapped = false) {
+/// Whether elements are single rows of a source, as far as stages declare. `mapped`: a function processes them; given a
+/// number or a name, it may return a batch. For functions that return datasets, uses what `look` found: nothing by
+/// replica.
+bool gives_single_rows(const Stage& stage, const FunctionProbe& look, bool mapped = false) {
   using Rows = StageTraits::Rows;
   const StageTraits traits = stage.traits();
   if (traits.rows == Rows::Many) return false;
@@ -127,7 +129,7 @@ bool gives_single_rows(const Stage& stage, const FunctionLook& look, bool mapped
 }
 
 void check_depth(const Stage& dataset) {
-  // Plans read and change trees of stages by recursion; twice as many stages still fit into a stack of 8 MB.
+  // Plans read and rewrite trees of stages by recursion; twice as many stages still fit into a stack of 8 MB.
   constexpr std::int64_t kDeepest = 4000;
   if (dataset.depth() <= kDeepest) return;
   throw InvalidArgument(errors::kSharding,
@@ -142,7 +144,7 @@ void check_depth(const Stage& dataset) {
 Cardinality steps_of_stream(const InputPlan& plan, std::int64_t rows) {
   const ClusterShape& cluster = plan.cluster;
   const std::int64_t full = rows / plan.global_batch_size, rest = rows % plan.global_batch_size;
-  // Every worker cuts all rows, each by a cycle of its own; there are steps until the last one has had its last piece.
+  // Every worker cuts all rows, by its own cycle; the steps last until the last worker has its last piece.
   std::int64_t last = 0;
   for (int worker = 0; worker < cluster.workers; ++worker) {
     const auto sizes = balanced_sizes(plan.global_batch_size, {cluster.workers, cluster.replicas_per_worker, worker});
@@ -160,14 +162,15 @@ Cardinality InputPlan::steps() const {
   if (all.is_infinite()) return all;
   const bool shares = stream && cluster.workers > 1;
   if (shares && (shards.by == AutoShardPolicy::File || shards.by == AutoShardPolicy::Hint))
-    return Cardinality::unknown();  // the other workers' parts are not known here
+    return Cardinality::unknown();  // the other workers' parts are unknown here
   if (split.rule == SplitRule::BalancedStream) {
     const Cardinality rows = pipeline()->total_rows();
     return rows.is_known() && global_batch_size > 0 ? steps_of_stream(*this, rows.value()) : Cardinality::unknown();
   }
-  // A batch has a piece for every replica, and makes a step of those that are shared; else each worker deals all of them.
+  // A batch has a piece for every replica and makes one step if pieces are shared; otherwise each worker deals all of
+  // them.
   const bool deals_all = shares && shards.by == AutoShardPolicy::Off;
-  return multiplied(pipeline()->cardinality_if(Trust::Promised), deals_all ? cluster.workers : 1);
+  return multiplied(pipeline()->cardinality_if(Reliability::Promised), deals_all ? cluster.workers : 1);
 }
 
 std::unique_ptr<StepSource> InputPlan::make_source(const IterationContext& context) const {
@@ -195,7 +198,7 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
     plan.global_batch_size = global_batch_size_of(*dataset);
     require_rows(spec, "distribute", kHelpForDistribute);  // rows that belong together go to the same replica
   }
-  FunctionLook look;
+  FunctionProbe look;
   plan.shards = by_replica ? plan_without_shards(dataset, policy, cluster.workers)
                            : plan_shards(dataset, policy, cluster, too_few, look);
 
@@ -208,7 +211,7 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
     plan.split.batch = batch.batch_size;
   }
   plan.has_single_rows = plan.split.rule != SplitRule::None && gives_single_rows(*dataset, look);
-  // By replica, all workers read what one worker with all replicas would.
+  // By replica, each worker reads what a single worker with all replicas would.
   plan.partial_steps = handles_partial_steps(spec, plan.cardinality.is_infinite(), by_replica ? 1 : cluster.workers);
   if (by_replica) {
     plan.element_spec = cluster.replicas() == 1 ? spec : spec.ceil_split(cluster.replicas());
@@ -259,8 +262,8 @@ std::optional<std::string> fallback_warning(const InputPlan& plan) {
         "distribute: AutoShardPolicy::Hint shares out nothing, because the dataset has no "
         "shard(kShardHint, kShardHint). Each of the ",
         workers,
-        " workers gets every row. Put the shard where the rows are to be shared out, or choose "
-        "AutoShardPolicy::Off to say that this is meant.");
+        " workers gets every row. Put such a shard where the rows should be divided, or choose "
+        "AutoShardPolicy::Off if this is intended.");
   }
   if (plan.assignment == Assignment::TensorFlow && plan.shards.by == AutoShardPolicy::File) {
     if (!std::ranges::any_of(plan.shards.shared, [](const SharedOut& shared) { return !shared.files; }))
@@ -276,12 +279,12 @@ std::optional<std::string> fallback_warning(const InputPlan& plan) {
   std::string reason = plan.shards.unshardable;
   if (plan.assignment == Assignment::ByReplica) {
     const Stage* stage = first_computing_all(*plan.pipeline());
-    if (stage == nullptr) return std::nullopt;  // the rows of others are passed over for nothing
+    if (stage == nullptr) return std::nullopt;  // other workers' rows are skipped at no cost
     reason += str(", and ", stage->kind(), " cannot pass over the rows of other workers without computing them");
   }
   return str("distribute: rows are shared out instead of files, because ", reason, ". Each of the ", workers,
              " workers reads and computes the whole dataset and keeps 1/", workers,
-             " of it. Choose AutoShardPolicy::Data to say that this is meant, or let each worker read its own part "
+             " of it. Choose AutoShardPolicy::Data if this is intended, or let each worker read its own part "
              "with distribute_from_function.");
 }
 

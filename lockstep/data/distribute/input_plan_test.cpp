@@ -1,4 +1,4 @@
-// What distributing decides before the first row is read, and what it must not do to decide it.
+// Decisions made before the first row is read, and side effects that deciding must not have.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
@@ -124,7 +124,7 @@ TEST(TooFewFiles, AreToldAlsoWhereTheElementThatTheyTakeThePlaceOfIsLeftOut) {
   const StagePtr some = make_filter(names({a, b}), [](const Element&) { return true; });
   const StagePtr rows = make_text_line_stage(some, {});
   const auto skip = [](StagePtr input) { return make_skip(std::move(input), 1); };
-  // Names that are lines of a file: how many there are shows only when they are read.
+  // Names that are lines of a file: their number is known only once they are read.
   std::ofstream(folder / "names.txt") << a << '\n' << b << '\n';
   const auto open = [](Element&& name) {
     return make_text_line_stage(make_slices(Element({Strings({name.bytes(0)})})), {});
@@ -181,7 +181,7 @@ TEST(Steps, AreNotCountedWhereThereMayBeNone) {
   const StagePtr some = make_take(make_repeat(make_range(0, 5), -1), 31);
   const InputPlan plan = plan_input(batched(some, 3), AutoShardPolicy::Auto, Assignment::ByReplica, {2, 1, 0});
   EXPECT_EQ(plan.steps(), Cardinality(11));
-  // Rows of batches are counted by their spec, also behind what gives an element for each.
+  // Rows of batches are counted by their spec, even after one-to-one stages.
   const StagePtr unbatched = make_unbatch(batched(make_range(0, 26), 5, true));
   const StagePtr scanned = make_scan(
       unbatched, Element::of(at::zeros({}, at::kLong)), [](Element&, Element&) {}, unbatched->element_spec(), nullptr);
@@ -189,7 +189,7 @@ TEST(Steps, AreNotCountedWhereThereMayBeNone) {
   EXPECT_EQ(of_scan.steps(), Cardinality(9));
   DistributedCursor nine(input_of(of_scan, 0));
   EXPECT_EQ(read_all(nine).size(), 9u);
-  // Nothing, very often; and one batch of which the next is further away than can be counted.
+  // Empty input repeated very often; and a batch followed at an uncountable distance by the next.
   const StagePtr twelve = batched(make_range(0, 12), 4);
   const StagePtr often = make_repeat(make_take(twelve, 0), 1'000'000'000'000);
   EXPECT_EQ(plan_input(make_skip(often, 1), AutoShardPolicy::Off, Assignment::ByReplica, {1, 1, 0}).steps(),
@@ -274,9 +274,9 @@ TEST(CacheFiles, OfWorkersWithFilesOfTheirOwnAreTheirOwn) {
   EXPECT_TRUE(std::filesystem::exists(folder / "shared.cache"));
 }
 
-// ---- pipelines of one's own
+// ---- user-defined pipelines
 
-/// Without a spec, so that only data tells what the elements look like.
+/// Without a spec, so the elements' shapes are known only from data.
 StagePtr pairs(std::int64_t rows) {
   return batched(make_map(
                      make_range(0, rows),
@@ -345,7 +345,7 @@ TEST(PipelinesOfEachReplica, HaveASpecThatIsTrueOfAll) {
             (PartialShape{4, 3}));
   EXPECT_EQ(for_each_replica({narrow, narrow}, kTwo)->spec().element.components->at(0).shape,
             (PartialShape{PartialShape::kUnknown, 3}))
-      << "no row is lost where one of them ends first";
+      << "no row is lost if one of them ends first";
   EXPECT_EQ(for_each_replica({narrow, wide}, {1, 2, 0})->spec().element.components->at(0).shape,
             (PartialShape{PartialShape::kUnknown, PartialShape::kUnknown}))
       << "a replica may get an empty batch";

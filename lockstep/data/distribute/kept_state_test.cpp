@@ -1,4 +1,4 @@
-// What distributed iterators must know of stages besides how many steps were taken.
+// State of stages that distributed iterators need in addition to the number of steps taken.
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
@@ -44,13 +44,13 @@ TEST(KeptState, ACacheThatAnotherSeedFilledGoesOnAsItWas) {
         otherwise.skip(100);
         DistributedCursor refused(input(filled));
         EXPECT_THROW(refused.load_state(state), FailedPrecondition);
-        EXPECT_THROW(refused.next(), FailedPrecondition) << "nor does it go on in between";
+        EXPECT_THROW(refused.next(), FailedPrecondition) << "nor can it be used in between";
       }
     }
   }
 }
 
-/// The second worker never has a row, and what the function makes cannot be known without calling it.
+/// The second worker never has a row, and the function's result is unknown without calling it.
 TEST(KeptState, EmptyBatchesLookLikeTheRowsOfOtherWorkers) {
   for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Auto, AutoShardPolicy::Off}) {
     for (const std::int64_t rows : {1, 5}) {
@@ -104,8 +104,8 @@ TEST(KeptState, BuffersAndThreadsAreNoPartOfAPosition) {
   }
 }
 
-// Neither the number of workers nor who knows how many rows there are decides whether an error in a remainder that is
-// dropped comes out.
+// Whether an error in a dropped remainder is reported does not depend on the number of workers, nor on whether the
+// number of rows is known.
 TEST(KeptState, ARemainderThatIsDroppedIsDroppedOnEveryWorker) {
   const auto rows = [](bool size_is_known, const Rows& bad) {
     StagePtr numbers =
@@ -142,7 +142,7 @@ TEST(KeptState, ARemainderThatIsDroppedIsDroppedOnEveryWorker) {
   }
 }
 
-/// range(count), whose functions count their calls; how many rows there will be is not known beforehand.
+/// range(count), whose functions count their calls; the number of rows is unknown beforehand.
 struct CountedRows {
   std::shared_ptr<int> below = std::make_shared<int>(0);  ///< calls of the function below the filter
   std::shared_ptr<int> above = std::make_shared<int>(0);
@@ -150,7 +150,7 @@ struct CountedRows {
   static StagePtr counting(StagePtr input, std::shared_ptr<int> calls) {
     return make_map(std::move(input), MapFunction([calls](Element& row) {
                       ++*calls;
-                      row.tensor(0).add_(100);  // a copy that is kept must not see this
+                      row.tensor(0).add_(100);  // a cached copy must not see this
                     }),
                     ElementSpec::unknown(1), MapOptions{});
   }
@@ -186,7 +186,7 @@ TEST(KeptState, AShortLastBatchThatNobodyKnewOfIsNotComputedTwice) {
           ASSERT_EQ(read_all(resumed),
                     Steps(expected.begin() + static_cast<std::ptrdiff_t>(resumed_at), expected.end()))
               << which;
-          EXPECT_LE(*own.below, count) << which;  // a worker may leave out the end of the last full batch
+          EXPECT_LE(*own.below, count) << which;  // a worker may skip the end of the last full batch
           std::size_t own_rows = 0;
           for (std::size_t step = resumed_at; step < expected.size(); ++step)
             for (const Rows& piece : expected[step]) own_rows += piece.size();
@@ -212,7 +212,7 @@ TEST(KeptState, ErrorsOfAShortLastBatchAreCountedOnce) {
   }
 }
 
-/// A worker without any data whose share of a step may be a batch of no rows knows nothing, and does not guess.
+/// A worker without data whose share of a step may be an empty batch does not guess its shape.
 TEST(KeptState, EmptyBatchesAreNotGuessed) {
   const StagePtr unknown = make_filter(same(make_range(0, 3)), [](const Element&) { return false; });
   const auto stream = make_rebatch(make_batch(unknown, 2), {0, 1}, false);

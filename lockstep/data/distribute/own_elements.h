@@ -10,7 +10,7 @@
 
 namespace lockstep::data {
 
-/// Of a stream that all workers read, the elements of this worker's replicas: element i belongs to replica i mod n.
+/// The elements of this worker's replicas in a stream that all workers read: element i belongs to replica i mod n.
 template <class T>
 Dataset<T> own_elements(const Strategy& strategy, const Dataset<T>& dataset) {
   if (strategy.num_workers() == 1) return dataset;

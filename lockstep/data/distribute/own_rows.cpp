@@ -17,8 +17,8 @@
 namespace lockstep::data {
 namespace {
 
-/// The rows below a `batch`, handed out in pieces: gathered in one call where they are an order of rows of a source, else
-/// computed one by one, and each put into its piece at once.
+/// The rows below a `batch`, returned in pieces: gathered in one call if they are an order of rows of a source,
+/// otherwise computed one by one, each moved into its piece at once.
 class RowStream {
  public:
   RowStream(const Stage& rows, const IterationContext& context, std::string where)
@@ -30,11 +30,11 @@ class RowStream {
     if (!order_) rows_ = rows.iterate(context);
   }
 
-  /// Another batch begins. Within one, rows must be alike.
+  /// Starts another batch. The rows of one batch must match.
   void start_batch() { writer_.start_batch(); }
-  /// Writes the next `count` rows into a piece with memory of its own, or the error of the first that fails; says how
-  /// many there were, fewer only at the end. With 0 rows it is an empty batch, without components if it is not known
-  /// what rows look like.
+  /// Writes the next `count` rows into a piece with its own memory, or the error of the first that fails; returns how
+  /// many there were, fewer only at the end. With 0 rows it writes an empty batch, without components if the rows'
+  /// structure is unknown.
   std::int64_t take(std::int64_t count, Place& piece) {
     if (order_ && count > 0) {
       read_numbers(*order_, count, numbers_);
@@ -42,7 +42,9 @@ class RowStream {
         source_->gather(numbers_, pool_, rows);
         for (Component& component : rows.components) {
           auto* const tensor = std::get_if<at::Tensor>(&component);
-          if (tensor != nullptr && tensor->requires_grad()) *tensor = tensor->detach();  // a source may give such rows
+          if (tensor != nullptr && tensor->requires_grad())
+            *tensor = tensor->detach();  // a source may return such
+                                         // rows
         }
       });
       return std::ssize(numbers_);
@@ -51,14 +53,14 @@ class RowStream {
     writer_.set_capacity(count);
     try {
       while (taken < count) {
-        ++taken;  // also if it fails
+        ++taken;  // counts even if it fails
         if (!rows_->next(row_)) {
           --taken;
           break;
         }
         if (!writer_.add(row_)) writer_.throw_misfit(row_);
       }
-      const c10::AutoGradMode no_grad(false);  // a function may give what requires gradients
+      const c10::AutoGradMode no_grad(false);  // a function may return tensors that require gradients
       piece.element = taken > 0 ? writer_.finish() : empty();
     } catch (...) {
       piece.error = std::current_exception();
@@ -66,18 +68,18 @@ class RowStream {
     }
     return taken;
   }
-  /// Leaves out up to `count` rows, if possible without computing them; says how many there were. What fails there is
-  /// no error, unless it concerns the whole stream.
+  /// Skips up to `count` rows, if possible without computing them; returns how many there were. Ignores errors, unless
+  /// they concern the whole stream.
   std::int64_t skip(std::int64_t count) {
     std::int64_t skipped = 0;
-    // Somebody has to look at a row if its spec says too little for an empty batch.
+    // Read at least one row if the spec is too incomplete for an empty batch.
     for (Place row; rows_ && skipped < count && !knows_rows_ && !writer_.form() && row.read(*rows_); ++skipped) {
       rethrow_if_fatal(row.error);
       if (!row.error) writer_.look_at(row.element);
     }
     return skipped + places().skip(count - skipped);
   }
-  /// What counts the rows, for positions.
+  /// The iterator that counts the rows, for positions.
   PlaceIterator& places() const {
     if (order_) return *order_;
     return *rows_;
@@ -92,21 +94,21 @@ class RowStream {
   const ElementSpec batch_spec_;
   const bool knows_rows_;
   RowSourcePtr source_;
-  IndexIteratorPtr order_;  ///< of the source's rows
+  IndexIteratorPtr order_;  ///< order of the source's rows
   std::vector<std::int64_t> numbers_;
-  IteratorPtr rows_;  ///< where there is no such order
+  IteratorPtr rows_;  ///< if there is no such order
   Element row_;
   BufferPool pool_;
   RowWriter writer_;
 };
 
-/// `rows` with a LookAhead below the last stages that pass rows over for nothing, such as `map`: they run for the rows
-/// that are taken and no others. `ahead` is set when the rows are iterated.
+/// `rows` with a LookAhead below the last stages that skip rows at no cost, such as `map`: they run only for the rows
+/// that are taken. `ahead` is set when the rows are iterated.
 StagePtr with_look_ahead(const StagePtr& rows, LookAhead*& ahead) {
   const StageTraits traits = rows->traits();
   if (traits.is_one_to_one() && traits.passes_over) return rows->with_inputs({with_look_ahead(rows->input(), ahead)});
   return make_stage({rows}, {.kind = "look_ahead",
-                             .traits = {.is_measured = false},  // it is only a means of its reader
+                             .traits = {.is_measured = false},  // internal to its reader
                              .iterate = [&ahead](const Stage& below, const IterationContext& context) {
                                auto iterator = std::make_unique<LookAhead>(below.iterate(context));
                                ahead = iterator.get();
@@ -114,14 +116,14 @@ StagePtr with_look_ahead(const StagePtr& rows, LookAhead*& ahead) {
                              }});
 }
 
-/// The own rows of each batch, and no others. A short last batch is cut at other rows than a full one: where it is not
-/// known beforehand which batch that is, each is looked at before it is cut.
+/// Only the worker's own rows of each batch. A short last batch is cut at other rows than a full one: unless it is
+/// known beforehand which batch is the last, each is measured before it is cut.
 class OwnRows final : public StepSource {
  public:
   OwnRows(const Stage& pipeline, const GlobalSplit& split, const IterationContext& context)
       : split_(split), size_(*split.batch), own_of_full_(own_of(size_)) {
     const Stage& batch = below_plain_stages(pipeline);
-    const Cardinality all = batch.input()->cardinality_if(Trust::Certain);
+    const Cardinality all = batch.input()->cardinality_if(Reliability::Certain);
     if (all.is_known()) known_ = all.value();
     const bool looks = all.is_unknown() && !split_.drop_remainder;
     rows_.emplace(looks ? *with_look_ahead(batch.input(), ahead_) : *batch.input(), context, batch.describe());
@@ -139,14 +141,14 @@ class OwnRows final : public StepSource {
     if (ended_) return end();
     const std::int64_t batch = rows_of_batch();
     if (batch < size_ && (batch == 0 || split_.drop_remainder)) {
-      rows_->skip(size_);  // the rest: a cache below wants to see all
+      rows_->skip(size_);  // the rest: a cache below must see all
       return end();
     }
     ++step_;
     InputStep step{.elements = {}, .total = split_.cluster.replicas()};
     step.rows = {.all = batch, .has_empty = batch < split_.cluster.replicas()};
     std::int64_t found = 0;
-    std::exception_ptr error;  // the first; the batch is read to its end
+    std::exception_ptr error;  // the first error; the batch is read to its end
     const std::vector<RowRange> own_of_short = batch < size_ ? own_of(batch) : std::vector<RowRange>();
     rows_->start_batch();
     for (const RowRange& piece : batch < size_ ? own_of_short : own_of_full_) {
@@ -162,11 +164,11 @@ class OwnRows final : public StepSource {
     }
     if (found < batch) found += rows_->skip(batch - found);
     if (error && (found == batch || concerns_whole_stream(error))) std::rethrow_exception(error);
-    return found == batch ? std::move(step) : end();  // a short last batch is left out
+    return found == batch ? std::move(step) : end();  // a short last batch is dropped
   }
 
  private:
-  /// Which rows of a batch are those of the worker's replicas.
+  /// The rows of a batch that belong to the worker's replicas.
   std::vector<RowRange> own_of(std::int64_t batch) const {
     std::vector<RowRange> own;
     const int first = split_.cluster.worker * split_.cluster.replicas_per_worker;
@@ -174,11 +176,11 @@ class OwnRows final : public StepSource {
       own.push_back(cut(SplitRule::Even, batch, split_.cluster.replicas(), first + k));
     return own;
   }
-  /// Of the next batch; a full one where only reading it will tell.
+  /// Rows of the next batch; a full one's if only reading would show it.
   std::int64_t rows_of_batch() {
     if (known_) return std::clamp<std::int64_t>(*known_ - step_ * size_, 0, size_);
     if (!ahead_) return size_;
-    // The own rows of a shorter batch do not end behind those of a full one.
+    // The own rows of a shorter batch never end after those of a full one.
     return ahead_->look(size_, 0, own_of_full_.back().end);
   }
   InputStep end() {
@@ -189,8 +191,8 @@ class OwnRows final : public StepSource {
   const GlobalSplit split_;
   const std::int64_t size_;
   const std::vector<RowRange> own_of_full_;
-  std::optional<std::int64_t> known_;  ///< rows in all, where a short last batch must be known of beforehand
-  LookAhead* ahead_ = nullptr;         ///< within `rows_`, where that is not known
+  std::optional<std::int64_t> known_;  ///< total rows, if a short last batch must be known beforehand
+  LookAhead* ahead_ = nullptr;         ///< within `rows_`, if the total is unknown
   std::optional<RowStream> rows_;
   std::int64_t step_ = 0;
   bool ended_ = false;
@@ -199,16 +201,16 @@ class OwnRows final : public StepSource {
 }  // namespace
 
 bool can_read_own_rows(const Stage& pipeline, const GlobalSplit& split, const IterationContext& context) {
-  // Functions that do not keep their order would give the rows of a short last batch in another one.
+  // Functions that do not keep their order would return the rows of a short last batch in a different one.
   if (split.rule == SplitRule::None || !split.batch || find_position_obstacle(pipeline)) return false;
   if (split.cluster.workers > 1) return true;
-  // A thread above the batch, or calls that fill a batch together, are the faster way. A report has a line for batches.
+  // A thread above the batch, or calls that fill a batch together, are faster. A report needs its line for batches.
   const Stage& batch = below_plain_stages(pipeline);
-  // Pieces that are gathered apart are not compared with each other: the rows of one batch must be known to be alike.
+  // Pieces gathered separately are not compared with each other: the rows of one batch must be known to match.
   const ElementSpec rows = batch.input()->element_spec().batched(PartialShape::kUnknown);
   if (batch.input()->row_source() && !tells_all(rows)) return false;
   return &batch == &pipeline && !batch.input()->description().batches && !context.meter &&
-         !batch.input()->cardinality_if(Trust::Certain).is_unknown();
+         !batch.input()->cardinality_if(Reliability::Certain).is_unknown();
 }
 
 std::unique_ptr<StepSource> read_own_rows(const Stage& pipeline, const GlobalSplit& split,

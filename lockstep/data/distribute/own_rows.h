@@ -6,9 +6,9 @@
 
 namespace lockstep::data {
 
-/// Whether the rows of batches can be written straight into the worker's pieces, without making the batches: the pipeline
-/// ends in a plain `batch`. Several workers need not compute each other's rows then. One worker goes this way where it is
-/// no slower than to make whole batches and cut them.
+/// Whether the rows of batches can be written straight into the worker's pieces without making the batches: the
+/// pipeline ends in a plain `batch`. Several workers then need not compute each other's rows. One worker does this if
+/// it is no slower than making whole batches and cutting them.
 LOCKSTEP_EXPORT bool can_read_own_rows(const Stage& pipeline, const GlobalSplit& split,
                                        const IterationContext& context);
 

@@ -93,7 +93,7 @@ TEST(OwnRows, AreNotComputedBehindOneThatFails) {
   EXPECT_EQ(*calls, (std::vector<std::int64_t>{0, 1, 8, 9, 10, 11}));
 }
 
-/// Rows that cannot make a batch of none of them.
+/// Rows that cannot form an empty batch.
 class NeverNone final : public RowSource {
  public:
   explicit NeverNone(std::int64_t size) : size_(size) {}
@@ -111,7 +111,7 @@ class NeverNone final : public RowSource {
   std::int64_t size_;
 };
 
-/// Rows of two numbers, then rows of three, stacked as those of a `torch::data` dataset are. Some want gradients.
+/// Rows of two numbers, then rows of three, stacked as a `torch::data` dataset stacks them. Some require gradients.
 class TwoForms final : public RowSource {
  public:
   std::int64_t size() const override { return 4; }
@@ -143,7 +143,7 @@ TEST(OwnRows, OfAWorkerWithoutRowsOfAShortBatchAreNone) {
   DistributedCursor second(input_of(plan_of(make_batch(rows, 4), {2, 1, 1}), 0));
   ASSERT_TRUE(second.next());
   ASSERT_TRUE(second.next());
-  const auto last = second.next();  // one row, of the other worker
+  const auto last = second.next();  // one row, the other worker's
   ASSERT_TRUE(last);
   EXPECT_EQ(last->at(0).tensor(0).sizes(), (at::IntArrayRef{0, 2}));
 }

@@ -1,4 +1,4 @@
-// What plans say to people: who reads what and why.
+// The text of plans: which worker reads what and why.
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
@@ -169,7 +169,7 @@ TEST(InputPlan, SaysWhoReadsWhichFiles) {
   for (int worker = 0; worker < 9; ++worker) {
     const ClusterShape nine{9, 1, worker};
     EXPECT_THROW(plan_input(dataset, AutoShardPolicy::Auto, Assignment::TensorFlow, nine), InvalidArgument);
-    EXPECT_NO_THROW(plan_input(dataset, AutoShardPolicy::Auto, Assignment::ByReplica, nine)) << "nobody lacks rows";
+    EXPECT_NO_THROW(plan_input(dataset, AutoShardPolicy::Auto, Assignment::ByReplica, nine)) << "no worker lacks rows";
   }
 }
 
@@ -196,7 +196,7 @@ TEST(InputPlan, WarnsWhereRowsAreComputedAndThrownAway) {
   EXPECT_EQ(warning(batches, AutoShardPolicy::Data, Assignment::TensorFlow, 3), "");
   EXPECT_EQ(warning(batches, AutoShardPolicy::Auto, Assignment::TensorFlow, 1), "");
 
-  // By replica only if the rows of others cannot be left out.
+  // By replica only if other workers' rows cannot be skipped.
   struct Case {
     StagePtr dataset;
     const char* named;  // nullptr: no warning

@@ -1,5 +1,5 @@
-// Files shared out by every policy over clusters of every shape, against a reference that puts the shards where the
-// policies say by hand and cuts plain lists: no row is lost or repeated, and every position can be resumed.
+// Files shared by every policy over clusters of every shape, against a reference that inserts the shards by hand and
+// cuts plain lists: no row is lost or repeated, and every position can be resumed.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -23,13 +23,13 @@ struct Pipeline {
   std::int64_t batch = 1;
   bool drop_remainder = false;
 
-  /// With a shard of `shards` (kShardHint: to be filled in) at a place.
+  /// With a shard of `shards` (kShardHint: a hint) at a place.
   StagePtr build(ShardPlace place = ShardPlace::None, int shards = 1, int shard = 0) const {
     StagePtr stage = make_slices(Element({Strings(files->names())}));
     const auto sharded = [&](ShardPlace here) {
       if (place == here) stage = make_shard(stage, shards, shard);
     };
-    sharded(ShardPlace::Files);  // in front of the shuffle, as plans put it
+    sharded(ShardPlace::Files);  // before the shuffle, where plans put it
     if (shuffle_files) stage = make_shuffle(stage, 10, ShuffleOptions{.seed = 5});
     stage = RowFiles::reader(stage);
     sharded(ShardPlace::Rows);
@@ -42,7 +42,7 @@ struct Pipeline {
     return make_batch(stage, batch, BatchOptions{.drop_remainder = drop_remainder});
   }
 
-  /// Of `build` with numbers in its shard, without the library.
+  /// The batches of `build` with numbers in its shard, without the library.
   std::vector<Rows> batches_by_hand(ShardPlace place, std::size_t shards, std::size_t shard) const {
     Rows all;
     std::size_t count = 0;
@@ -75,7 +75,7 @@ struct Case {
   Assignment assignment = Assignment::ByReplica;
   ShardPlace hint = ShardPlace::None;
   int workers = 1;
-  int replicas = 1;  ///< of each worker
+  int replicas = 1;  ///< per worker
 
   StagePtr dataset() const { return pipeline.build(hint, kShardHint, kShardHint); }
   InputPlan plan(int worker) const { return plan_input(dataset(), policy, assignment, {workers, replicas, worker}); }
@@ -85,7 +85,7 @@ struct Case {
   }
 };
 
-/// What the policies say, in one place: the batches that a worker cuts, by which rule, and which pieces are its own.
+/// The policies' rules in one place: the batches that a worker cuts, by which rule, and which pieces it keeps.
 std::vector<Steps> expected_steps(const Case& c) {
   const bool one_stream = c.assignment == Assignment::ByReplica || c.workers == 1;
   const int all = c.workers * c.replicas;
@@ -120,7 +120,7 @@ std::vector<Steps> expected_steps(const Case& c) {
     steps.push_back(dealt(pieces, static_cast<std::size_t>(c.replicas), partial));
     longest = std::max(longest, steps.back().size());
   }
-  // Who has no more data goes on with empty batches until all have ended.
+  // A worker without data continues with empty batches until all have ended.
   for (Steps& own : steps) own.resize(longest, Step(static_cast<std::size_t>(c.replicas)));
   return steps;
 }
@@ -143,7 +143,7 @@ bool has_too_few(const Case& c) {
   return elements < static_cast<std::size_t>(c.workers);
 }
 
-/// What the plan says beforehand comes true.
+/// The plan's predictions must come true.
 void check_plan(const InputPlan& plan, const Steps& steps, const Case& c) {
   if (const Cardinality promised = plan.steps(); promised.is_known()) {
     EXPECT_EQ(promised, Cardinality(std::ssize(steps))) << c.text();
@@ -172,7 +172,7 @@ void check_case(const Case& c, std::mt19937& random) {
   }
 }
 
-/// Every row as often as it should be there: once, or with everything read by everybody once per worker.
+/// Every row as often as expected: once, or once per worker if every worker reads everything.
 void check_rows(const Case& c) {
   std::map<std::int64_t, int> counts;
   for (const Steps& steps : expected_steps(c)) {
@@ -220,7 +220,8 @@ TEST(PolicyProperty, EveryPolicyOverEveryClusterIsAsTheReference) {
             if (policy == AutoShardPolicy::Hint) c.hint = static_cast<ShardPlace>(below(3));
             if (has_too_few(c)) {
               ++refused;
-              // Every worker says so at once: before the first step where the number is known beforehand, else in it.
+              // Every worker fails in the same step: before the first if the number is known beforehand, otherwise
+              // during it.
               for (int w = 0; w < workers; ++w) {
                 if (c.hint != ShardPlace::Rows) {
                   EXPECT_THROW(c.plan(w), InvalidArgument) << c.text();

@@ -13,14 +13,13 @@
 
 namespace lockstep::data {
 
-/// Makes items on a thread of its own, up to `capacity` of them before they are asked for, and hands them out in order.
-/// With capacity 0 there is no thread and items are made when asked for. Destroying it in the middle waits for the item
-/// that is being made, and for nothing else.
+/// Makes up to `capacity` items in advance on its own thread and returns them in order. With capacity 0 there is no
+/// thread and items are made on demand. The destructor waits only for the item being made.
 template <class T>
 class ReadAhead {
  public:
-  /// `make` returns nothing at the end and ever after. What it throws is thrown by `next` in its place; nothing more is
-  /// made then until `next` is called again, so that whoever gives up need not wait.
+  /// `make` returns nothing at the end and from then on. `next` throws the errors of `make` in their place. Nothing
+  /// more is made until `next` is called again, so a caller that gives up need not wait.
   ReadAhead(
       std::function<std::optional<T>()> make, std::size_t capacity, std::function<void()> on_thread_start = [] {})
       : make_(std::move(make)), capacity_(capacity), on_thread_start_(std::move(on_thread_start)) {
@@ -29,13 +28,13 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// How many items could be had without waiting.
+  /// How many items are ready.
   std::size_t ready() const { return thread_ ? thread_->ready() : 0; }
 
-  /// Returns when `next` would not wait for the thread, or after `limit`; whether it would not.
+  /// Waits until `next` would return at once, at most `limit`; returns whether it would.
   bool wait_for(std::chrono::milliseconds limit) { return !thread_ || told_error_ || thread_->wait_for(limit); }
 
-  /// The next item; nothing at the end and ever after.
+  /// The next item; nothing at the end and from then on.
   std::optional<T> next() {
     if (std::exchange(told_error_, false)) start_again();
     Item item;
@@ -60,7 +59,7 @@ class ReadAhead {
     thread_ = std::make_unique<Workers<Item>>(1, capacity_, std::move(functions));
   }
 
-  /// Without a thread if none can be had: that no item could be made would be untrue.
+  /// Runs without a thread if none can be started, rather than failing although items can be made.
   void start_again() {
     try {
       start();
@@ -83,7 +82,7 @@ class ReadAhead {
   std::function<std::optional<T>()> make_;
   std::size_t capacity_;
   std::function<void()> on_thread_start_;
-  bool failed_ = false;                    ///< since the last start; of the thread while there is one
+  bool failed_ = false;                    ///< since the last start; belongs to the thread while there is one
   bool told_error_ = false;                ///< by the last call of `next`
   std::unique_ptr<Workers<Item>> thread_;  ///< last: it uses all of the above
 };

@@ -1,4 +1,4 @@
-// What a meter says about distributed iterators.
+// Reports of meters about distributed iterators.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -25,7 +25,7 @@ std::string names_in(const StageReport& report) {
   return text;
 }
 
-/// Reads a pass and says how many rows there were.
+/// Reads a pass and returns its number of rows.
 std::int64_t rows_of_pass(const DistributedInputPtr& input, const std::shared_ptr<StageMeter>& meter) {
   DistributedCursor cursor(input, {.meter = meter});
   std::int64_t rows = 0;
@@ -86,13 +86,13 @@ struct ReportCase {
 TEST(DistributedReport, OfOneOfSeveralWorkersIsAboutItsOwnPipeline) {
   const auto filtered = [] { return make_filter(make_range(0, 42), [](const Element&) { return true; }); };
   const ReportCase kCases[] = {
-      // The rows of others are passed over below the batch.
+      // Other workers' rows are skipped below the batch.
       {"known rows", in_batches(mapped(make_range(0, 42)), 8), AutoShardPolicy::Data, Assignment::ByReplica,
        "distribute #1\n  map #1\n    range #1\n"},
-      // Remembered rows are no stage.
+      // Cached rows are not a stage.
       {"unknown rows", in_batches(mapped(filtered()), 8), AutoShardPolicy::Data, Assignment::ByReplica,
        "distribute #1\n  map #1\n    filter #1\n      range #1\n"},
-      // Numbers of rows are looked up without being measured.
+      // Looking up numbers of rows is not measured.
       {"batches again", make_repeat(in_batches(filtered(), 8), 2), AutoShardPolicy::Off, Assignment::ByReplica,
        "distribute #1\n  repeat #1\n    batch #1\n      filter #1\n        range #1\n"},
       {"TensorFlow", in_batches(mapped(make_range(0, 42)), 8), AutoShardPolicy::Data, Assignment::TensorFlow,

@@ -20,8 +20,8 @@
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/replicas.h"
 
-// Replicas write into their batches and differentiate through them at the same time: nothing that one of them does may
-// be seen by another.
+// Replicas write into their batches and differentiate through them at the same time: no replica may see another's
+// changes.
 namespace lockstep::data {
 namespace {
 
@@ -41,7 +41,7 @@ Dataset<Tensor> with_policy(const Dataset<Tensor>& dataset, AutoShardPolicy poli
   return dataset.with_options({.auto_shard_policy = policy});
 }
 
-/// All ways on which batches come to replicas.
+/// All ways in which batches reach replicas.
 std::vector<Source> sources() {
   std::vector<Source> all;
   const auto rows = from_tensor_slices(at::rand({14, 3, 2, 2}));

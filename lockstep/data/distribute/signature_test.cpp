@@ -15,7 +15,7 @@
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/rows_of_replicas.h"
 
-// What run may be called with: the structure and shapes of a distributed dataset.
+// The arguments that run accepts: the structure and shapes of a distributed dataset.
 namespace lockstep::data {
 namespace {
 
@@ -63,7 +63,7 @@ TEST(Signature, OfMapsOfTensorsIsKnownToo) {
   const Named wrong{{"x", at::zeros({2, 3})}, {"y", at::zeros({2})}};
   try {
     strategy.run(spec, size, PerReplica<Named>({wrong, wrong}));
-    FAIL() << "a float is no int64";
+    FAIL() << "a float is not an int64";
   } catch (const InvalidArgument& error) {
     EXPECT_NE(error.text().what.find("argument 0['y'] is of another type"), std::string::npos) << error.what();
     EXPECT_EQ(error.text().seen, "got float32[2], wanted int64[2]");

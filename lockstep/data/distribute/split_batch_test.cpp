@@ -14,7 +14,7 @@
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/rows_of_replicas.h"
 
-// strategy.split: a batch that the program has, cut into one part per replica.
+// strategy.split: cuts a batch of the program into one part per replica.
 namespace lockstep::data {
 namespace {
 

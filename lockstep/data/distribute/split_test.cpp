@@ -67,7 +67,7 @@ TEST(Split, EvenPiecesDifferByOneRowAndTheLargerOnesComeFirst) {
       const Sizes sizes = sizes_by(SplitRule::Even, rows, pieces);
       EXPECT_TRUE(std::ranges::is_sorted(sizes, std::greater())) << rows << " over " << pieces;
       EXPECT_LE(sizes.front() - sizes.back(), 1);
-      EXPECT_EQ(sizes.back() == 0, rows < pieces) << "empty only where there are too few rows";
+      EXPECT_EQ(sizes.back() == 0, rows < pieces) << "empty only if there are too few rows";
     }
   }
 }

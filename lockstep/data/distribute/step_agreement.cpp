@@ -22,7 +22,7 @@ StepTotals totals_of(const OfferedStep& read, const ClusterShape& cluster,
 
 StepVerdict judge_step(const DistributedInput& input, const std::optional<InputStep>& step,
                        const std::optional<StepTotals>& all, bool partial_steps) {
-  // Of a global batch, all replicas have a piece.
+  // All replicas have a piece of a global batch.
   if (step && step->total && !all) return {.exists = *step->total > 0, .rows = step->rows};
   StepVerdict verdict;
   std::int64_t values = step ? step->local_values() : 0;
@@ -31,7 +31,7 @@ StepVerdict judge_step(const DistributedInput& input, const std::optional<InputS
     verdict.is_stuck = all->helpless > 0 && values > 0 && !input.whole_steps;
     if (all->unclear == 0) verdict.rows = {.all = all->rows, .has_empty = all->empty > 0};
   }
-  // Endless data is not counted over workers: this worker's replicas are all that is known there.
+  // Endless data is not counted over workers: only this worker's replicas are known.
   const int replicas = all ? input.cluster.replicas() : input.cluster.replicas_per_worker;
   verdict.exists = has_step(partial_steps && !input.whole_steps, static_cast<int>(values), replicas, values);
   return verdict;

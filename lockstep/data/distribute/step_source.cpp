@@ -9,7 +9,7 @@
 namespace lockstep::data {
 namespace {
 
-/// The memory that a replica's tensor reaches into, gaps included.
+/// The memory range of a replica's tensor, gaps included.
 struct Reach {
   const char* begin;
   const char* end;
@@ -25,7 +25,7 @@ Reach reach_of(at::Tensor& tensor, std::size_t replica) {
   return {begin, begin + elements * tensor.element_size(), replica, &tensor};
 }
 
-/// Marks what reaches into memory of another replica.
+/// Marks tensors that overlap another replica's memory.
 void mark_shared(std::vector<Reach>& all) {
   std::ranges::sort(all, {}, &Reach::begin);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -35,8 +35,8 @@ void mark_shared(std::vector<Reach>& all) {
   }
 }
 
-/// Makes every tensor of a step one of its own, outside of any graph, and copies those of different replicas that have
-/// memory in common: a function may return the same tensor for every element.
+/// Detaches every tensor of a step from any graph or base, and copies those that share memory with another replica's: a
+/// function may return the same tensor for every element.
 void separate_replicas(InputStep& step) {
   std::vector<Reach> all;
   for (std::size_t k = 0; k < step.elements.size(); ++k) {
@@ -57,7 +57,7 @@ void separate_replicas(InputStep& step) {
     if (each.shared) *each.tensor = each.tensor->clone();
 }
 
-/// Whole elements of streams: of one stream to the replicas in turn, or of a stream for each replica.
+/// Whole elements of streams: one stream dealt to the replicas in turn, or one stream per replica.
 class StreamSteps final : public StepSource {
  public:
   StreamSteps(const std::vector<StagePtr>& streams, int replicas, const IterationContext& context)
@@ -67,7 +67,7 @@ class StreamSteps final : public StepSource {
 
   InputStep next() override {
     InputStep step{std::vector<std::optional<Element>>(replicas_)};
-    std::exception_ptr error;  // the first; a step is read to its end, so that the next begins where it always would
+    std::exception_ptr error;  // the first error; a step is read to its end, so that the next begins at its usual place
     for (std::size_t k = 0; k < replicas_; ++k) {
       const std::size_t stream = is_dealt() ? 0 : k;
       Place place;
@@ -98,7 +98,7 @@ class StreamSteps final : public StepSource {
   std::vector<bool> ended_;
 };
 
-/// Whole batches, each cut by itself. With one replica in all they are not cut.
+/// Whole batches, each cut separately. With a single replica they are not cut.
 class CutBatches final : public StepSource {
  public:
   CutBatches(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)

@@ -13,7 +13,7 @@ using Source = StageTraits::Source;
 
 constexpr const char* kWhere = "distribute, auto-shard policy ";
 
-/// What is shared out. Before the first element it looks whether there is one for each worker.
+/// The shared input. Before the first element it checks that there is one for each worker.
 class EnoughForAll final : public LookAhead {
  public:
   EnoughForAll(IteratorPtr input, int shards, int index, TooFew too_few)
@@ -27,8 +27,8 @@ class EnoughForAll final : public LookAhead {
     check();
     return LookAhead::skip(count);
   }
-  // Behind its first elements a pass has been checked: what is left of it may well be too little for all. Before, it is checked
-  // from its beginning.
+  // A pass has been checked once its first elements were read: later, fewer elements than workers may rightly remain.
+  // Before that, it is checked from its beginning.
   void locate(std::int64_t consumed, Position& position) const override {
     const bool is_checked = consumed >= shards_;
     position.push(is_checked ? -1 : consumed);
@@ -68,8 +68,8 @@ std::optional<std::int64_t> known_count(const Stage& stage) {
   return count.is_known() ? std::optional(count.value()) : std::nullopt;
 }
 
-/// Why stages declare no files at the bottom of a pipeline, so that `File` cannot share it out; empty if they do, or if a
-/// function makes the datasets that are read.
+/// Why the stages at the bottom of a pipeline declare no files, so that `File` cannot share it; empty if they do, or if
+/// a function makes the datasets that are read.
 std::string why_without_files(const Stage& stage) {
   switch (stage.traits().source) {
     case Source::Unknown: return str(stage.kind(), " cannot be looked through for files");
@@ -85,21 +85,21 @@ std::string why_without_files(const Stage& stage) {
   return why;
 }
 
-/// Puts shard(workers, worker) into a pipeline: so that every worker gets files of its own, or in place of hints.
+/// Inserts shard(workers, worker) into a pipeline: to give every worker its own files, or in place of hints.
 class Sharder {
  public:
-  Sharder(const ClusterShape& cluster, TooFew too_few, FunctionLook& look)
+  Sharder(const ClusterShape& cluster, TooFew too_few, FunctionProbe& look)
       : cluster_(cluster), too_few_(too_few), look_(look) {}
 
-  /// The pipeline of one worker, with shards in place of hints. `names_files`: the stage above, shuffles aside, reads the files that
-  /// this one names.
+  /// The pipeline of one worker, with shards in place of hints. `names_files`: the stage above, ignoring shuffles,
+  /// reads the files that this one names.
   StagePtr fill_hints(const StagePtr& stage, bool names_files = false) {
     const StageTraits traits = stage->traits();
     if (traits.is_shard_hint) {
       shared.push_back({names_files, known_count(*stage->input())});
       const std::size_t outer = shared.size();
       StagePtr input = fill_hints(stage->input());
-      shared.resize(outer);  // a shard within a shard shares out nothing of its own
+      shared.resize(outer);  // a shard within a shard divides nothing of its own
       return own_shard(std::move(input));
     }
     std::vector<StagePtr> inputs;
@@ -152,7 +152,7 @@ class Sharder {
 
   StagePtr apply_to_function(const StagePtr& function) {
     if (StagePtr shared_inside = share_inner_function(*function, *function)) return shared_inside;
-    const FunctionLook::Seen& seen = look_.at(*function);
+    const FunctionProbe::Seen& seen = look_.at(*function);
     if (seen.reads_files) return with_shard_below(*function, true);
     if (StagePtr input = shard_files(function->input())) return on(*function, {std::move(input)});
     if (seen.obstacle.empty()) return nullptr;
@@ -160,8 +160,8 @@ class Sharder {
                     seen.obstacle));
   }
 
-  /// For `outer < (stages of one input) < function < list`: shares out what the inner function or reader gives, and not
-  /// the list. Null if `consumer`, the outer function or a stage below it, is no such pipeline.
+  /// For `outer < (stages of one input) < function < list`: shares the elements of the inner function or reader rather
+  /// than the list. Null unless `consumer`, the outer function or a stage below it, is such a pipeline.
   StagePtr share_inner_function(const Stage& consumer, const Stage& outer) {
     const StagePtr& below = consumer.input();
     const StageTraits traits = below->traits();
@@ -173,8 +173,7 @@ class Sharder {
     return inner ? on(consumer, {std::move(inner)}) : nullptr;
   }
 
-  /// A shuffle in front of the shard would give the workers different files only by chance; behind it each shuffles its
-  /// own.
+  /// A shuffle before the shard would give the workers different files only by chance; after it each shuffles its own.
   StagePtr with_shard_below(const Stage& stage, bool files) {
     std::vector<StagePtr> shuffles;
     StagePtr input = without_stages(stage.input(), [&](const Stage& each) {
@@ -190,15 +189,15 @@ class Sharder {
 
   const ClusterShape cluster_;
   TooFew too_few_;
-  FunctionLook& look_;
+  FunctionProbe& look_;
 };
 
 bool has_shard_hint(const Stage& pipeline) {
   return find_stage(pipeline, [](const Stage& stage) { return stage.traits().is_shard_hint; }) != nullptr;
 }
 
-/// Takes out the assertions that the walk towards the files meets.
-StagePtr without_assertions(const StagePtr& stage, FunctionLook& look, std::vector<std::string>& removed) {
+/// Removes the assertions on the path to the files.
+StagePtr without_assertions(const StagePtr& stage, FunctionProbe& look, std::vector<std::string>& removed) {
   const StageTraits traits = stage->traits();
   if (traits.asserts_count) {
     removed.emplace_back(stage->kind());
@@ -259,15 +258,15 @@ StagePtr make_required_shard(StagePtr input, int shards, int index, TooFew too_f
 }
 
 ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster, TooFew too_few,
-                      FunctionLook& look) {
+                      FunctionProbe& look) {
   check(cluster);
   refuse_hints(*pipeline, policy);
-  lockstep::to_string(policy);  // throws if there is no such policy
+  lockstep::to_string(policy);  // throws for an invalid policy
   ShardPlan plan{.by = policy, .pipeline = pipeline};
   Sharder sharder(cluster, too_few, look);
   if (policy == AutoShardPolicy::Hint) {
     plan.pipeline = sharder.fill_hints(pipeline);
-    // Where there is nothing to fill in, everybody reads everything.
+    // Without a hint to fill in, every worker reads everything.
     if (plan.pipeline == pipeline) plan.by = AutoShardPolicy::Off;
   } else if (policy == AutoShardPolicy::Auto || (policy == AutoShardPolicy::File && cluster.workers > 1)) {
     StagePtr shared = sharder.shard_files(pipeline);
@@ -277,7 +276,7 @@ ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const Cl
       plan.pipeline = std::move(shared);
       plan.removed = std::move(sharder.removed);
     } else {
-      // With one worker there is nothing to share out, and without files everybody reads everything.
+      // A single worker shares nothing, and without files every worker reads everything.
       sharder.shared.clear();
       plan.pipeline = without_assertions(pipeline, look, plan.removed);
       plan.unshardable = shared ? "" : sharder.why;
@@ -289,17 +288,17 @@ ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const Cl
 }
 
 ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster, TooFew too_few) {
-  FunctionLook look;
+  FunctionProbe look;
   return plan_shards(pipeline, policy, cluster, too_few, look);
 }
 
 ShardPlan plan_without_shards(const StagePtr& pipeline, AutoShardPolicy policy, int workers) {
   refuse_hints(*pipeline, policy);
-  lockstep::to_string(policy);  // throws if there is no such policy
+  lockstep::to_string(policy);  // throws for an invalid policy
   ShardPlan plan{.pipeline = pipeline, .unshardable = why_without_files(*pipeline)};
   if (policy == AutoShardPolicy::File && workers > 1 && !plan.unshardable.empty()) throw_no_files(plan.unshardable);
   if (policy == AutoShardPolicy::Hint) {
-    FunctionLook look;  // filling in needs none
+    FunctionProbe look;  // not needed to fill in hints
     plan.pipeline = Sharder({1, 1, 0}, TooFew::FailsWhereSeen, look).fill_hints(pipeline);
     if (plan.pipeline != pipeline) plan.by = AutoShardPolicy::Hint;
   }
@@ -307,7 +306,7 @@ ShardPlan plan_without_shards(const StagePtr& pipeline, AutoShardPolicy policy, 
 }
 
 AutoShardPolicy policy_of(const Stage& pipeline) {
-  // The options nearest to the end hold; of several inputs with options, those of the last.
+  // The options nearest to the end win; with several inputs, the last input's.
   std::vector<const Stage*> waiting{&pipeline};
   while (!waiting.empty()) {
     const Stage* stage = waiting.back();

@@ -30,7 +30,7 @@ StagePtr generator() {
   return make_generator([]() -> Generator { return [](Element&) { return false; }; }, kBytes, {});
 }
 
-/// `kinds` from the source on: over(numbers(), {"map", "batch"}). Functions read files only if that is said.
+/// `kinds` from the source on: over(numbers(), {"map", "batch"}). Functions read files only if named so.
 StagePtr over(StagePtr stage, std::initializer_list<std::string_view> kinds) {
   const auto always = [](const Element&) { return true; };
   for (const std::string_view kind : kinds) {
@@ -137,21 +137,21 @@ TEST(ShardPlan, PutsTheShardInFrontOfTheReader) {
       {over(reader(4), {"map"}), Data, AutoShardPolicy::Data, "map < tfrecord < from_tensor_slices"},
       {over(reader(4), {"map"}), Off, AutoShardPolicy::Off, "map < tfrecord < from_tensor_slices"},
       {over(reader(4), {"scan"}), Auto, AutoShardPolicy::Data, "scan < tfrecord < from_tensor_slices"},
-      // shuffles move behind the shard
+      // shuffles move above the shard
       {over(file_names(), {"shuffle", "repeat", "reading_flat_map"}), Auto, AutoShardPolicy::File,
        "flat_map < shuffle < shard(3, 1) < repeat < from_tensor_slices"},
-      // a function over a function of a list: its elements are shared out
+      // a function over a function of a list: its elements are shared
       {over(file_names(), {"reading_flat_map", "map", "interleave"}), Auto, AutoShardPolicy::File,
        "interleave < map < shard(3, 1) < flat_map < from_tensor_slices"},
       {over(reader(4), {"window", "flat_map"}), Auto, AutoShardPolicy::File,
        "flat_map < window < shard(3, 1) < tfrecord < from_tensor_slices"},
       {over(numbers(), {"flat_map", "interleave"}), Auto, AutoShardPolicy::Data, "interleave < flat_map < range"},
-      // assertions go where AUTO or FILE look, and stay under DATA
+      // assertions are removed for AUTO or FILE, and kept under DATA
       {over(reader(4), {"assert_cardinality"}), Auto, AutoShardPolicy::File,
        "tfrecord < shard(3, 1) < from_tensor_slices"},
       {over(numbers(), {"assert_cardinality"}), Auto, AutoShardPolicy::Data, "range"},
       {over(numbers(), {"assert_cardinality"}), Data, AutoShardPolicy::Data, "assert_cardinality < range"},
-      // every input has files, or none is touched
+      // either every input has files, or none is changed
       {side_by_side(reader(4), reader(5)), Auto, AutoShardPolicy::File,
        "zip < (tfrecord < shard(3, 1) < from_tensor_slices, tfrecord < shard(3, 1) < from_tensor_slices)"},
       {side_by_side(reader(4), numbers()), Auto, AutoShardPolicy::Data, "zip < (tfrecord < from_tensor_slices, range)"},
@@ -190,7 +190,7 @@ TEST(ShardPlan, FillsInHintsOnlyWhenAsked) {
 }
 
 TEST(ShardPlan, HintsWithoutAShardShareOutNothing) {
-  const auto plain = over(numbers(), {"shard", "batch"});  // a shard that has its numbers
+  const auto plain = over(numbers(), {"shard", "batch"});  // a shard with given numbers
   const auto plan = plan_shards(plain, AutoShardPolicy::Hint, kThree);
   EXPECT_EQ(plan.by, AutoShardPolicy::Off);
   EXPECT_EQ(plan.pipeline, plain);

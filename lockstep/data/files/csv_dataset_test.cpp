@@ -97,7 +97,7 @@ TEST(CsvDataset, GoesOnBehindAStrayQuote) {
   };
   EXPECT_EQ(firsts(rows.ignore_errors({.counter = errors}).iterator()), (Texts{"1", "4", "9", "11"}));
   EXPECT_EQ(errors->count(), 2);
-  // Each keeps its place, whoever goes past it.
+  // Each keeps its place, however it is skipped.
   EXPECT_EQ(firsts(rows.skip(2).ignore_errors().iterator()), (Texts{"4", "9", "11"}));
   EXPECT_EQ(firsts(rows.shard(2, 0).iterator()), (Texts{"1", "4", "9"}));
   auto it = rows.iterator();
@@ -139,7 +139,7 @@ TEST(CsvDataset, RefusesOptionsWhenItIsBuilt) {
                Code::InvalidArgument, errors::kBadOption, {"neither a line end nor a quote"});
 }
 
-// A position counts records: options that make other records of the same file make another pipeline.
+// A position counts records: options that change the records of a file make a different pipeline.
 TEST(CsvDataset, DiffersByItsOptionsInAState) {
   const TemporaryFolder folder;
   const std::string path = folder.file("a", "a,b\n1,2\n3,4\n");

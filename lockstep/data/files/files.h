@@ -15,8 +15,8 @@
 #include "lockstep/data/format/list_files.h"
 #include "lockstep/data/format/reader_options.h"
 
-/// Datasets that read files. Names are those of tf.data; every reader takes one file, several, or a dataset of names.
-/// To write files, include lockstep/data/format/tfrecord.h.
+/// Datasets that read files, named as in tf.data; every reader takes one file, several, or a dataset of names. To write
+/// files, include lockstep/data/format/tfrecord.h.
 namespace lockstep::data {
 
 /// The files that a dataset reads, in order.
@@ -28,15 +28,17 @@ class LOCKSTEP_EXPORT FileNames {
   FileNames(std::initializer_list<std::string> files);
   FileNames(const Dataset<std::string>& files);  // NOLINT
 
+  /// The pipeline of the names.
   const StagePtr& stage() const { return stage_; }
 
  private:
   StagePtr stage_;
 };
 
+/// Options of `list_files`.
 struct ListFilesOptions {
-  bool shuffle = true;                               ///< in another order in every pass
-  std::optional<std::uint64_t> seed = std::nullopt;  ///< of the shuffle; without: as any other shuffle
+  bool shuffle = true;                               ///< a different order in every pass
+  std::optional<std::uint64_t> seed = std::nullopt;  ///< seed of the shuffle; without it as any other shuffle
 };
 
 /// The names of the files that match one of the patterns, looked up now. NotFound if a pattern matches nothing.
@@ -60,8 +62,8 @@ LOCKSTEP_EXPORT Dataset<std::string> text_line_dataset(const FileNames& files, c
 LOCKSTEP_EXPORT Dataset<std::string> fixed_length_record_dataset(const FileNames& files,
                                                                  const FixedLengthOptions& options);
 
-/// `result`: what the type of the elements says about its leaves, one for each column; unknown for a vector of tensors.
-/// InvalidArgument with files and column if a column cannot become its leaf.
+/// `result`: the specs given by the element type, one per column; unknown for a vector of tensors. InvalidArgument with
+/// files and column if a column cannot become its leaf.
 LOCKSTEP_EXPORT StagePtr make_csv_stage(StagePtr names, const CsvOptions& options, const ElementSpec& result);
 
 /// The records of CSV files. `T` has a field for each of `options.columns`: a tensor (scalars), a number or a string;
@@ -77,13 +79,13 @@ Dataset<T> csv_dataset(const FileNames& files, const CsvOptions& options) {
   return Dataset<T>(make_csv_stage(files.stage(), options, spec_of_type<T>()));
 }
 
-/// The rows of an npy file, mapped into memory; batches are gathered straight from there. A file in Fortran order is copied
-/// once, since its rows do not lie together.
+/// The rows of an npy file, mapped into memory; batches are gathered straight from the mapping. A file in Fortran order
+/// is copied once, since its rows are not contiguous.
 LOCKSTEP_EXPORT Dataset<at::Tensor> from_npy(const std::string& path);
 
-/// Features of serialized Examples as tensors. `batched`: the input has batches of records (Strings), each of which is
-/// parsed in one go. `names`: the features in the order of the result's components; empty: all, sorted. `result`: what
-/// the type of the elements says about its leaves; unknown for a map with the features' names as keys.
+/// Features of serialized Examples as tensors. `batched`: the input has batches of records (Strings), each parsed in
+/// one call. `names`: the features in the order of the result's components; empty: all, sorted. `result`: the spec
+/// given by the element type; unknown for a map keyed by feature names.
 LOCKSTEP_EXPORT StagePtr make_parse_example_stage(StagePtr records, bool batched, const FeatureSpec& spec,
                                                   std::vector<std::string> names, const ElementSpec& result);
 

@@ -40,7 +40,7 @@ class Records : public ::testing::Test {
     }
   }
 
-  // Reads to the end, leaving out what fails, and counts that.
+  // Reads to the end, skipping and counting failures.
   static std::pair<Texts, int> read_through(const Dataset<std::string>& dataset) {
     Texts texts;
     int failed = 0;
@@ -100,7 +100,7 @@ TEST_F(Records, GoOnFromEverySavedPosition) {
           auto plain = dataset.iterator({.job_seed = default_job_seed(), .epoch = it.state().epoch});
           plain.skip(static_cast<std::int64_t>(i + 1));
           auto state = plain.state();
-          state.position = resumed.state().position;  // how a place is found may differ, the place may not
+          state.position = resumed.state().position;  // how a place is found may differ, but not the place
           return state;
         }());
       }
@@ -120,7 +120,7 @@ TEST_F(Records, OfManyBatchesResumeWithoutReadingFilesThatAreDone) {
   auto it = batches.iterator();
   for (int i = 0; i < 900; ++i) ASSERT_TRUE(it.next());
   const IteratorState state = it.state();
-  std::filesystem::resize_file(files_[0], 3);  // a damaged file that nobody may look at any more
+  std::filesystem::resize_file(files_[0], 3);  // a damaged file that must not be read again
   auto resumed = resume(batches, state);
   EXPECT_EQ(resumed.next()->values().front(), std::to_string(9000 - 5));
 }
@@ -147,7 +147,7 @@ TEST_F(Records, AfterALostFrameGoOnWithTheNextFile) {
   EXPECT_EQ(read_through(tfrecord_dataset(files_)), std::pair(expected, 1));
 }
 
-/// What stands at each place, "error" where it fails.
+/// The element at each place, "error" if it fails.
 template <class T>
 Texts places_of(DatasetIterator<T> it) {
   Texts places;
@@ -167,7 +167,7 @@ Texts places_of(DatasetIterator<T> it) {
   return places;
 }
 
-/// Read, skipped over and resumed, the places of a dataset must be the same.
+/// Whether read, skipped or resumed, the places of a dataset must be the same.
 template <class T>
 void expect_same_places(const Dataset<T>& dataset, const Texts& expected) {
   ASSERT_EQ(places_of(dataset.iterator()), expected);
@@ -228,7 +228,7 @@ TEST(DamagedFiles, OfLinesAndRowsKeepTheirPlacesToo) {
                      {"1", "2", "3", "4", "error", "6", "7", "8"});
 }
 
-/// Of three records each: "a0", "a1", "a2", "b0", ...
+/// With three records each: "a0", "a1", "a2", "b0", ...
 Texts four_files(const TemporaryFolder& folder) {
   Texts files;
   for (const std::string name : {"a", "b", "c", "d"}) {
@@ -380,7 +380,7 @@ TEST(FixedLengthRecordDataset, RefusesOptionsWhenItIsBuilt) {
                {"record_bytes must be >= 1, got 0", "record_bytes = 0"});
 }
 
-// A position counts records: options that make other records of the same files make another pipeline.
+// A position counts records: options that change the records of the files make a different pipeline.
 TEST(ReaderDatasets, DifferByTheirOptionsInAState) {
   const TemporaryFolder folder;
   const std::string file = folder.file("a", "abcdefghijkl");

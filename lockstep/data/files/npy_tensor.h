@@ -8,8 +8,8 @@
 
 namespace lockstep::data {
 
-/// The array of an npy file as a tensor over mapped memory: pages are read when they are first
-/// used, and shared between processes. Writing to the tensor changes neither the file nor what other processes see.
+/// The array of an npy file as a tensor over mapped memory: pages are read on first use and shared between processes.
+/// Writing to the tensor changes neither the file nor other processes' data.
 LOCKSTEP_EXPORT at::Tensor npy_tensor(const std::string& path);
 
 /// Writes a tensor as an npy file. Unimplemented for element types that numpy does not have (bfloat16).

@@ -16,12 +16,12 @@ using Column = ExampleParser::Column;
 
 at::ScalarType dtype_of(FeatureType type) { return type == FeatureType::Int64 ? at::kLong : at::kFloat; }
 
-/// What is parsed, and what it becomes. Shared by a stage and its iterators.
+/// The columns to parse, and the element they form. Shared by a stage and its iterators.
 struct ParsePlan {
   ExampleParser parser;
   bool batched = false;            // the input has batches of records
-  std::vector<std::size_t> order;  // columns of the parser, as the result has them
-  SkeletonPtr skeleton;            // of a map
+  std::vector<std::size_t> order;  // the parser's columns in the result's order
+  SkeletonPtr skeleton;            // for a map
 };
 
 class ParseIterator final : public CountingIterator {
@@ -35,7 +35,7 @@ class ParseIterator final : public CountingIterator {
         values_(slots_.size()) {}
 
   bool next(Element& element) override {
-    const std::int64_t number = count_++;  // also if it fails
+    const std::int64_t number = count_++;  // counts even if it fails
     if (!input_->next(records_)) return false;
     try {
       take_records();
@@ -70,7 +70,7 @@ class ParseIterator final : public CountingIterator {
     }
   }
 
-  /// Memory for so many values of each record.
+  /// Allocates this many values per record.
   at::Tensor take(at::IntArrayRef shape, at::ScalarType dtype) {
     if (!plan_->batched) return pool_.take(shape, dtype);
     std::vector<std::int64_t> of_batch{std::ssize(views_)};
@@ -100,7 +100,7 @@ class ParseIterator final : public CountingIterator {
     }
   }
 
-  /// Adds what was parsed of a column to `out`.
+  /// Appends the parsed values of a column to `out`.
   void append_column(std::size_t i, std::vector<Component>& out) {
     const Column& column = plan_->parser.columns()[i];
     const VarLenValues& values = values_[i];
@@ -120,7 +120,7 @@ class ParseIterator final : public CountingIterator {
     out.emplace_back(lengths);
   }
 
-  /// Records of different lengths as rows, with zeros behind the shorter ones.
+  /// Records of different lengths as rows, the shorter ones padded with zeros.
   template <class T>
   at::Tensor padded(const std::vector<T>& values, const std::vector<std::int64_t>& lengths, at::ScalarType dtype) {
     const std::int64_t longest = lengths.empty() ? 0 : *std::ranges::max_element(lengths);
@@ -136,7 +136,7 @@ class ParseIterator final : public CountingIterator {
     return result;
   }
 
-  /// Of a record: its file, or if that is not known its number.
+  /// The place of a record: its file or, if unknown, its number.
   std::string place(std::int64_t number, std::int64_t row) const {
     std::string origin = input_->origin(number, row);
     if (!origin.empty()) return origin;
@@ -148,11 +148,11 @@ class ParseIterator final : public CountingIterator {
   BufferPool pool_;
   Element records_;
 
-  // Of the records at hand; the memory is used again for the next ones.
+  // For the current records; the memory is reused for the next ones.
   std::vector<std::string_view> views_;
-  std::vector<FeatureSlot> slots_;    // one for each column of the parser, as those below
+  std::vector<FeatureSlot> slots_;    // one per column of the parser, like the following
   std::vector<at::Tensor> tensors_;   // numbers of fixed features
-  std::vector<VarLenValues> values_;  // of all others
+  std::vector<VarLenValues> values_;  // all other features
 };
 
 ElementSpec parsed_spec(const ElementSpec& above, const ParsePlan& plan) {
@@ -174,7 +174,7 @@ ElementSpec parsed_spec(const ElementSpec& above, const ParsePlan& plan) {
   throw InvalidArgument(errors::kFeature, {.what = what, .where = "parse_example", .help = help});
 }
 
-/// Whether the feature can be a part of the result.
+/// Throws if the feature cannot be a part of the result.
 void require_possible(const Column& column, bool batched, bool by_name) {
   if (column.type != FeatureType::Bytes) return;
   if (batched && (column.variable || !column.shape.empty()))
@@ -185,7 +185,7 @@ void require_possible(const Column& column, bool batched, bool by_name) {
            "name a result type with a std::string in its place, and the order of the features");
 }
 
-/// The keys of a map of these columns, each of which must be there once.
+/// The keys of a map of these columns, which must be distinct.
 Skeleton map_keys(std::span<const Column> columns, const std::vector<std::size_t>& order) {
   std::vector<std::string> keys;
   for (const std::size_t i : order) {

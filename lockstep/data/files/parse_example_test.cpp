@@ -120,10 +120,10 @@ TEST_F(Examples, TellWhatDoesNotFit) {
 }
 
 TEST_F(Examples, TellFileAndRecordWhereTheyAreKnown) {
-  // Two files of five records, of which the fourth of the second is broken.
+  // Two files of five records; the fourth of the second is broken.
   for (const Compression compression : {Compression::None, Compression::Gzip}) {
     const std::vector<std::string> files{folder_ / "first", folder_ / "second"};
-    std::uint64_t start = 0;  // of the broken record
+    std::uint64_t start = 0;  // offset of the broken record
     for (const std::string& file : files) {
       TFRecordWriter writer(file, compression);
       for (std::int64_t i = 0; i < 5; ++i) {

@@ -13,7 +13,7 @@
 namespace lockstep::data {
 namespace {
 
-/// Where a file begins among all elements, and some places within it: what `locate` needs to find an earlier element.
+/// Where a file begins among all elements, and some places within it, from which `locate` finds earlier elements.
 struct Mark {
   std::int64_t count = 0;  // elements before it
   std::int64_t file = 0;   // names taken before this file's
@@ -21,7 +21,7 @@ struct Mark {
   RecordPosition place;
 };
 
-/// Goes past records up to number `end` or the end of the file. Counts each in `number`, also those before one that
+/// Skips records up to number `end` or the end of the file. Counts each in `number`, including those before one that
 /// fails.
 void skip_until(RecordReader& reader, std::int64_t end, std::int64_t& number) {
   if (reader.jumps()) {
@@ -55,8 +55,8 @@ class FilesIterator final : public ElementIterator {
     return false;
   }
 
-  // What is damaged among skipped elements counts as one of them and is not an error, as it would have counted when it
-  // was read. So does a name that fails.
+  // A damaged record among skipped elements counts as one of them and is not an error, just as it would have counted
+  // when read. So does a name that fails.
   std::int64_t skip(std::int64_t count) override {
     const std::int64_t start = count_;
     const std::int64_t end = count > std::numeric_limits<std::int64_t>::max() - start
@@ -102,7 +102,7 @@ class FilesIterator final : public ElementIterator {
     skip(more);
   }
 
-  /// Only for messages, so it takes the time to go to the record once more, from the last mark before it.
+  /// Only for messages, so it may take the time to read the record again, from the last mark before it.
   std::string origin(std::int64_t number, std::int64_t) const override {
     const Mark mark = last_mark_before(number);
     if (mark.name.empty()) return {};
@@ -126,7 +126,7 @@ class FilesIterator final : public ElementIterator {
 
  private:
   static constexpr std::int64_t kMarkDistance = 4096;
-  // Enough for whatever is read ahead. An older place is found from the beginning: slower, and no less exact.
+  // Enough for all reading ahead. An older place is found from the beginning: slower, but just as exact.
   static constexpr std::size_t kMarks = 1024;
 
   bool open_next() {
@@ -139,7 +139,7 @@ class FilesIterator final : public ElementIterator {
       }
       reader_ = format_.open(name_.bytes(0));
     } catch (...) {
-      ++count_;  // a file that cannot be opened, or whose name is unknown, is one element that failed
+      ++count_;  // a file that cannot be opened, or whose name is unknown, is one failed element
       throw;
     }
     mark();
@@ -170,12 +170,12 @@ class FilesIterator final : public ElementIterator {
     try {
       goes_on = reader_->pass_over();
     } catch (...) {
-      // The first error is the one that counts.
+      // The first error counts.
     }
     if (!goes_on) close();
   }
 
-  /// Leaves the file. What was left out of it is logged, unless it was only opened to find a place.
+  /// Closes the file. Logs what was skipped in it, unless it was only opened to find a place.
   void close() {
     if (reader_ == nullptr) return;
     if (const std::string losses = reader_->losses(); has_read_ && !losses.empty()) say_warning(losses);
@@ -187,12 +187,12 @@ class FilesIterator final : public ElementIterator {
   ReaderFormat format_;
   Element name_;
   std::unique_ptr<RecordReader> reader_;
-  bool has_read_ = false;   // from the file that is open
+  bool has_read_ = false;   // from the open file
   std::int64_t files_ = 0;  // names taken
-  std::int64_t count_ = 0;  // elements given or failed
+  std::int64_t count_ = 0;  // elements returned or failed
   std::int64_t last_mark_ = 0;
 
-  mutable std::mutex mutex_;  // `locate` comes from any thread
+  mutable std::mutex mutex_;  // `locate` may be called by any thread
   std::deque<Mark> marks_;
 };
 
@@ -230,7 +230,7 @@ std::string describe_files(const Stage& names) {
   const Cardinality files = names.cardinality();
   if (!files.is_known()) return {};
   std::string text = counted(files.value(), "file");
-  // Behind a shuffle or a shard the first name of the source says nothing.
+  // After a shuffle or a shard the source's first name is meaningless.
   const RowSourcePtr rows = names.inputs().empty() ? names.row_source() : nullptr;
   if (rows == nullptr || rows->size() == 0) return text;
   const Element first = rows->row(0);

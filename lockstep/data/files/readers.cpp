@@ -14,22 +14,22 @@
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 
-// The file formats as sources of a pipeline.
+// The file formats as pipeline sources.
 namespace lockstep::data {
 namespace {
 
-/// The parts of a description that are not empty, with a comma between them.
+/// The nonempty parts of a description, separated by commas.
 std::string described(std::vector<std::string> parts) {
   std::erase(parts, "");
   return listed(parts);
 }
 
-/// "at most 1000 bytes", unless the limit is the usual one.
+/// "at most 1000 bytes", unless the limit is the default.
 std::string limit(std::uint64_t bytes, std::uint64_t usual) {
   return bytes == usual ? std::string() : str("at most ", bytes, " bytes");
 }
 
-/// A format whose records are byte strings. `choices`: every option but the compression that decides the records.
+/// A format whose records are byte strings. `choices`: every option except the compression that affects the records.
 template <class Reader, class Options>
 Dataset<std::string> read_bytes(const char* kind, std::vector<std::string> choices, const Options& options,
                                 const FileNames& files) {
@@ -67,7 +67,7 @@ Component component_of(const CsvValue& value) {
       value);
 }
 
-/// The text as it is, with its length in front: for identities.
+/// The text preceded by its length: for identities.
 std::string exactly(const std::string& text) { return str(text.size(), data::in_quotes(text, text.size())); }
 
 ComponentSpec spec_of(CsvType type) {
@@ -75,7 +75,7 @@ ComponentSpec spec_of(CsvType type) {
   return ComponentSpec::tensor(dtype_of(type), PartialShape(std::vector<std::int64_t>{}));
 }
 
-/// Everything in the options that decides the records.
+/// All options that affect the records.
 std::string csv_identity(const CsvOptions& options) {
   const CsvOptions usual;
   std::vector<std::string> parts;
@@ -95,7 +95,7 @@ std::string csv_identity(const CsvOptions& options) {
   return described(parts);
 }
 
-/// What the user's type says of a leaf must be possible for its column: byte strings are neither tensors nor numbers.
+/// Each leaf of the user's type must be possible for its column: byte strings are neither tensors nor numbers.
 void require_fitting_columns(const Stage& names, const CsvOptions& options, const ElementSpec& result) {
   const std::string files = describe_files(names);
   const std::string where = str("csv_dataset", files.empty() ? "" : " of " + files);

@@ -25,9 +25,9 @@ namespace {
 constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
 constexpr int kMostTries = 1000;
 
-/// A link keeps being a link: what it leads to is replaced.
+/// A symbolic link is kept: its target is replaced.
 std::string behind_links(const std::string& path) {
-  constexpr int kMostLinks = 40;  // as the system allows
+  constexpr int kMostLinks = 40;  // the system's limit
   std::filesystem::path real = path;
   std::error_code failed;
   for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(real, failed); ++i) {
@@ -61,7 +61,7 @@ std::string space_text(const std::string& folder, std::uint64_t needed) {
   return str("; ", needed, " bytes needed, ", static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize, " free");
 }
 
-/// While it lives, a write beyond `ulimit -f` fails with EFBIG and does not end the program by SIGXFSZ.
+/// While it exists, a write beyond `ulimit -f` fails with EFBIG instead of killing the program with SIGXFSZ.
 class SizeSignalBlocked {
  public:
   SizeSignalBlocked() {
@@ -76,7 +76,7 @@ class SizeSignalBlocked {
   SizeSignalBlocked(const SizeSignalBlocked&) = delete;
   SizeSignalBlocked& operator=(const SizeSignalBlocked&) = delete;
 
-  /// After EFBIG: the signal of that write, which this thread alone has got.
+  /// After EFBIG: consumes the signal of that write, which only this thread received.
   void take() const {
     constexpr timespec kAtOnce{};
     while (!was_waiting_ && ::sigtimedwait(&signal_, nullptr, &kAtOnce) < 0 && errno == EINTR) {
@@ -96,16 +96,15 @@ AtomicFile::AtomicFile(const std::string& path, std::uint64_t size)
 Descriptor AtomicFile::create() {
   const bool has_zero = path_.find('\0') != std::string::npos;
   if (path_.empty() || has_zero) {
-    throw InvalidArgument(errors::kFile,
-                          {.what = has_zero ? "the name of the file holds a zero byte, where the system would cut it"
-                                            : "the name of the file is empty",
-                           .help = "give the name of a file, such as model.safetensors"});
+    throw InvalidArgument(errors::kFile, {.what = has_zero ? "the name of the file contains a zero byte"
+                                                           : "the name of the file is empty",
+                                          .help = "give the name of a file, such as model.safetensors"});
   }
   std::error_code ignored;
   if (std::filesystem::is_symlink(path_, ignored)) fail("follow the links of", ELOOP);
   const auto permissions = permissions_of(path_);
   static std::atomic<unsigned> number{0};
-  // A name may be taken: by a process that was killed, or on another machine that shares the folder.
+  // A name may exist: left by a process that was killed, or used by another machine that shares the folder.
   for (int tries = 0; tries < kMostTries; ++tries) {
     const std::string name = str(path_, '.', ::getpid(), '-', number.fetch_add(1), ".tmp");
     Descriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
@@ -142,7 +141,7 @@ void AtomicFile::commit() {
   if (const int error = file_.close(); error != 0) fail("write to", error);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace", errno);
   temporary_.clear();
-  // The new name is on the disk when its folder is.
+  // The new name is on the disk once its folder is.
   const Descriptor folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder && ::fsync(folder.get()) != 0 && errno == EIO) fail("store the name of", EIO);
 }
@@ -152,7 +151,7 @@ void AtomicFile::fail(const char* action, int error_number) const {
   switch (error_number) {
     case ENOENT:
     case ENOTDIR:
-      // The folders of /proc, say, are there and have no place for files.
+      // Folders such as /proc exist but cannot hold files.
       if (std::error_code ignored; temporary_.empty() && std::filesystem::is_directory(folder_, ignored)) {
         text.what += str(": the folder ", folder_, " takes no new files");
         text.help = "write to a folder on a disk, such as the one that std::filesystem::temp_directory_path returns";

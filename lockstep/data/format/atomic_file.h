@@ -9,19 +9,19 @@
 
 namespace lockstep::data {
 
-/// Replaces a file as a whole: bytes go to a new file in the same folder, which takes the name of the old one when all of
-/// them are on the disk. Whenever the process or the machine stops, the name leads to the old file or to the new one.
+/// Replaces a file atomically: bytes go to a new file in the same folder, which is renamed once all of them are on the
+/// disk. Whenever the process or the machine stops, the name refers to the old file or the complete new one.
 ///
 ///     AtomicFile file(path, bytes.size());
 ///     file.append(bytes);
 ///     file.commit();                      // without it the new file is removed and the old one stays
 ///
-/// Processes that write to one path at the same time do not mix: the last to commit wins. A process that is killed
-/// leaves its unfinished `<path>.<process>-<number>.tmp` behind.
+/// If processes write to one path at the same time, the last to commit wins. A process that is killed leaves its
+/// unfinished `<path>.<process>-<number>.tmp` behind.
 class LOCKSTEP_EXPORT AtomicFile {
  public:
-  /// `size`: how many bytes there will be, for messages. Follows a symbolic link. FailedPrecondition if `path` is
-  /// something else than a file.
+  /// `size`: how many bytes there will be, for messages. Follows a symbolic link. FailedPrecondition if `path` is not a
+  /// regular file.
   AtomicFile(const std::string& path, std::uint64_t size);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -36,7 +36,7 @@ class LOCKSTEP_EXPORT AtomicFile {
 
   std::string path_;
   std::string folder_;
-  std::string temporary_;  ///< empty once it has its real name
+  std::string temporary_;  ///< empty once it is renamed
   std::uint64_t size_;
   Descriptor file_;
 };

@@ -15,10 +15,10 @@ namespace lockstep::data {
 
 class Inflater;
 
-/// The bytes of a file in order, decompressed on the way. Owns the file and one buffer, from which it hands out views;
-/// the buffer grows only as bytes really arrive, never by what a file claims. Offsets count decompressed bytes.
+/// Reads the bytes of a file in order, decompressing them. Owns the file and one buffer and returns views into it; the
+/// buffer grows only as bytes actually arrive, never because the file claims a size. Offsets count decompressed bytes.
 ///
-/// Not for several threads at once.
+/// Not thread-safe.
 class LOCKSTEP_EXPORT ByteReader {
  public:
   /// NotFound or FailedPrecondition if the file cannot be opened.
@@ -40,20 +40,22 @@ class LOCKSTEP_EXPORT ByteReader {
     return {buffer_.get() + begin_, end_ - begin_};
   }
 
-  /// Goes past bytes that were seen by peek.
+  /// Skips bytes that peek returned.
   void consume(std::size_t count) { begin_ += count; }
 
-  /// Goes past up to `count` bytes, without reading them where the file allows; returns how many there were.
+  /// Skips up to `count` bytes, without reading them if the file can seek; returns how many there were.
   std::uint64_t skip(std::uint64_t count);
 
-  /// Goes to a place, forwards or backwards; OutOfRange if it is past the end.
+  /// Moves to an offset, forwards or backwards; OutOfRange if it is past the end.
   void seek(std::uint64_t offset);
 
+  /// Bytes read so far, after decompression.
   std::uint64_t offset() const { return buffer_offset_ + begin_; }
 
-  /// The number of bytes from here to the end, where the file can tell (not for compressed ones and pipes).
+  /// The number of bytes from here to the end, if known (not for compressed files and pipes).
   std::optional<std::uint64_t> remaining() const;
 
+  /// The file.
   const std::string& path() const { return path_; }
 
  private:
@@ -68,7 +70,7 @@ class LOCKSTEP_EXPORT ByteReader {
   void raw_seek(std::uint64_t offset);
 
   std::string path_;
-  Descriptor file_;  // not open: the bytes are in memory
+  Descriptor file_;  // not open if the bytes are in memory
   std::string_view memory_;
   std::size_t memory_position_ = 0;
   std::unique_ptr<Inflater> inflater_;
@@ -77,7 +79,7 @@ class LOCKSTEP_EXPORT ByteReader {
   std::size_t capacity_;
   std::size_t begin_ = 0;  // the unread part of the buffer
   std::size_t end_ = 0;
-  std::uint64_t buffer_offset_ = 0;  // of the buffer's first byte in the file
+  std::uint64_t buffer_offset_ = 0;  // offset in the file of the buffer's first byte
 };
 
 }  // namespace lockstep::data

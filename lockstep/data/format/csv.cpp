@@ -23,7 +23,7 @@ std::string_view without_blanks(std::string_view text) {
   return text;
 }
 
-/// Of a decimal number that no float can hold: whether it is too small, not too large.
+/// For a decimal number that no float can represent: whether it is too small rather than too large.
 bool is_tiny(std::string_view text) {
   static const locale_t plain = ::newlocale(LC_ALL_MASK, "C", nullptr);  // in others a comma may be the decimal point
   return std::abs(::strtod_l(std::string(text).c_str(), nullptr, plain)) < 1;
@@ -38,8 +38,7 @@ std::optional<CsvValue> number(std::string_view text) {
   if (end != text.data() + text.size()) return std::nullopt;
   if (error == std::errc{}) return value;
   if constexpr (std::is_floating_point_v<T>) {
-    // Too small is 0, as in TensorFlow. Too large is infinity there and an error here: infinity can be
-    // written as such.
+    // Too small is 0, as in TensorFlow. Too large is infinity there and an error here: infinity can be written as such.
     if (error == std::errc::result_out_of_range && is_tiny(text))
       return std::copysign(T{0}, text[0] == '-' ? T{-1} : T{1});
   }
@@ -97,8 +96,8 @@ std::string CsvReader::place_at(std::size_t offset) const {
   return str("record ", next_record_, " (line ", line_ + 1, ") at byte ", reader_.offset() + offset, " of ", path());
 }
 
-/// Finds the fields of the record at the current position, which is not left; what is wrong with it is in `scanned_`.
-/// False at the end of the file.
+/// Finds the fields of the record at the current position without advancing; problems are recorded in `scanned_`. False
+/// at the end of the file.
 bool CsvReader::find_record() {
   scratch_.clear();
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
@@ -115,7 +114,7 @@ bool CsvReader::find_record() {
     } else if (scanned_.state != CsvScan::State::Unfinished || text_.size() > options_.max_record_bytes) {
       return true;
     } else {
-      wanted = 2 * text_.size();  // so that a long record is not scanned more than a few times
+      wanted = 2 * text_.size();  // so that a long record is scanned only a few times
     }
   }
 }
@@ -143,7 +142,7 @@ bool CsvReader::scan() {
   return true;
 }
 
-// Not a part of `scan`: when such a record is passed over, the next one begins right behind it.
+// Separate from `scan`: if such a record is skipped, the next one begins right after it.
 void CsvReader::require_all_fields() const {
   if (fields_.size() == field_count_) return;
   broken(str(" has a record with ", counted(static_cast<long long>(fields_.size()), "field"), ", the first record has ",
@@ -157,7 +156,7 @@ void CsvReader::finish() {
   ++next_record_;
 }
 
-/// Goes to the first record that is whole, to count its fields; errors of those before it are thrown when they are read.
+/// Advances to the first complete record, to count its fields; errors of those before it are thrown when they are read.
 /// False if there is none.
 bool CsvReader::find_whole_record() {
   for (;;) {
@@ -169,7 +168,8 @@ bool CsvReader::find_whole_record() {
   }
 }
 
-/// Finds the index of a column: by its name in the header, else as it was given, else its number among the columns.
+/// Finds the index of a column: by its name in the header, otherwise as given, otherwise its position among the
+/// columns.
 void CsvReader::find_index(CsvColumn& column, std::size_t number, const std::vector<std::string>& names) const {
   const auto no_column = [&](const std::string& which, const std::string& seen) {
     throw InvalidArgument(errors::kCsv,
@@ -193,7 +193,7 @@ void CsvReader::find_index(CsvColumn& column, std::size_t number, const std::vec
   if (options_.header) column.name = names[static_cast<std::size_t>(column.index)];
 }
 
-// Looks at the first record: for names if it is the header, else for the number of fields only.
+// Inspects the first record: for names if it is the header, otherwise only for the number of fields.
 void CsvReader::find_columns() {
   const RecordPosition start = position();
   if (!(options_.header ? scan() : find_whole_record())) {
@@ -216,7 +216,7 @@ void CsvReader::find_columns() {
   next_record_ = 0;
 }
 
-// Blank lines before the first record were left out while it was unknown that they are records.
+// Blank lines before the first record were skipped while it was unknown that they are records.
 void CsvReader::go_back(const RecordPosition& start) {
   if (next_record_ > start.record || (field_count_ == 1 && line_ > start.line)) restore(start);
 }
@@ -248,7 +248,7 @@ bool CsvReader::read_record() {
   values_.clear();
   if (!scan()) return false;
   require_all_fields();
-  // Room for all contents that are put together: growing would move the ones that values already point to.
+  // Reserve room for all unquoted contents: growing would move those that values already point to.
   std::size_t room = 0;
   for (const CsvColumn& column : columns_) {
     const CsvField& field = fields_[static_cast<std::size_t>(column.index)];

@@ -14,36 +14,36 @@
 
 namespace lockstep::data {
 
-/// The order is that of `CsvType`.
+/// In the order of `CsvType`.
 using CsvValue = std::variant<std::int32_t, std::int64_t, float, double, std::string_view>;
 
-/// The text as a value of this type; nothing if it is not one. Blanks around a number and one plus sign do not matter.
+/// Parses the text as a value of this type; nothing if it is invalid. Ignores blanks around a number and one plus sign.
 LOCKSTEP_EXPORT std::optional<CsvValue> csv_value(std::string_view text, CsvType type);
 
-/// Reads a CSV file as RFC 4180 has it: fields in quotes may hold delimiters, line ends and doubled quotes; lines end
-/// with `\r\n` or `\n`. All records have the same number of fields. Lines without any character are left out, unless
-/// the file has one column only, as its first other record shows, whichever columns are asked for. Before a header, and
-/// in a file that has nothing else, they are always left out. A byte order mark at the start is left out. Blanks around
-/// a number do not matter.
+/// Reads a CSV file by RFC 4180: quoted fields may contain delimiters, line ends and doubled quotes; lines end with `\r
+/// ` or `
+/// `. All records have the same number of fields. Skips empty lines, except in files whose first other record has a
+/// single column, whichever columns are read; before a header, and in a file with nothing else, empty lines are always
+/// skipped. Skips a byte order mark at the start. Ignores blanks around a number.
 class LOCKSTEP_EXPORT CsvReader final : public RecordReader {
  public:
   explicit CsvReader(const std::string& path, const CsvOptions& options = {})
       : CsvReader(ByteReader(path, options.compression, options.buffer_bytes), options) {}
   CsvReader(ByteReader reader, CsvOptions options);
 
-  /// One value per column that was asked for; strings are valid until the next call. `next` throws DataLoss if the
-  /// record is broken and InvalidArgument if a field does not fit its column, with file, record, line, column and byte.
+  /// One value per requested column; strings are valid until the next call. `next` throws DataLoss if the record is
+  /// broken and InvalidArgument if a field does not fit its column, with file, record, line, column and byte.
   std::span<const CsvValue> values() const { return values_; }
 
   /// The columns that are read, with name (if there is a header) and index.
   std::span<const CsvColumn> columns() const { return columns_; }
 
-  /// A broken record ends with its line. Behind a quote that does not close no record can be told from another.
+  /// A broken record ends with its line. After an unclosed quote the next record cannot be found.
   bool pass_over() override;
 
  private:
   bool read_record() override;
-  std::uint64_t skip_records(std::uint64_t count) override;  ///< converts no fields
+  std::uint64_t skip_records(std::uint64_t count) override;  ///< does not convert fields
   std::string place() const override { return place_at(0); }
 
   void forget_record() override { values_.clear(); }
@@ -63,10 +63,10 @@ class LOCKSTEP_EXPORT CsvReader final : public RecordReader {
 
   CsvOptions options_;
   std::vector<CsvColumn> columns_;
-  std::vector<CsvValue> defaults_;  // of the columns; used only where there is one
+  std::vector<CsvValue> defaults_;  // per column; used only if it has one
   std::size_t field_count_ = 0;     // per record; 0: not known yet
 
-  // The record at hand.
+  // The current record.
   std::string_view text_;
   CsvScan scanned_;
   std::vector<CsvField> fields_;

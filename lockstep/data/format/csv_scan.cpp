@@ -7,7 +7,7 @@ namespace {
 
 using ScanState = CsvScan::State;
 
-// Walks over one record; a member function per part, so that each can say that the text is too short.
+// Scans one record; a member function per part, so that each can report that the text is too short.
 class Scanner {
  public:
   Scanner(std::string_view text, bool is_last, const CsvOptions& options, std::vector<CsvField>& fields)
@@ -109,11 +109,11 @@ class Scanner {
 
   std::string_view text_;
   bool is_last_;
-  const CsvOptions& options_;  // only `delimiter` and `quotes` matter here
+  const CsvOptions& options_;  // only `delimiter` and `quotes` are used
   std::vector<CsvField>& fields_;
   CsvScan scan_;
   std::size_t at_ = 0;
-  bool unfinished_ = false;  // a carriage return is the last character: what follows decides
+  bool unfinished_ = false;  // a carriage return is the last character: the next one decides
 };
 
 }  // namespace

@@ -246,8 +246,7 @@ TEST(Csv, TellsBrokenRecordsWithFileRecordLineColumnAndByte) {
                {"is not of type float64", "column 1 'b', record 1 (line 3) at byte 10 of m", "'1e400'"});
 }
 
-// What TensorFlow's CsvDataset does with a quote in a field without quotes: the record is an error, the next line goes
-// on.
+// As TensorFlow's CsvDataset treats a quote in an unquoted field: the record is an error, the next line is read.
 TEST(Csv, GoesOnBehindTheLineOfABrokenRecord) {
   struct Case {
     const char* name;
@@ -288,7 +287,7 @@ TEST(Csv, GoesOnBehindTheLineOfABrokenRecord) {
             goes_on = reader.pass_over();
           }
         }
-        // Going past records does not count their fields.
+        // Skipping records does not count their fields.
         if (!skips || std::string_view(c.name) != "another number of fields") {
           EXPECT_EQ(places, c.places) << c.name << " through " << buffer << (skips ? ", skipping" : "");
         }

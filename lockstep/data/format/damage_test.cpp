@@ -1,5 +1,5 @@
-// Every file that lacks its end and every file with one wrong byte, for each reader and each compression: the right
-// records or a typed error that names the file, the record and the byte. Never other records where there is a checksum.
+// Every file truncated anywhere and every file with one wrong byte, for each reader and each compression: the right
+// records or a typed error naming the file, the record and the byte. Never other records if there is a checksum.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -22,9 +22,9 @@ using Records = std::vector<std::string>;
 
 struct Format {
   std::string name;
-  std::string bytes;  ///< of a plain file
-  bool checked;       ///< has checksums of its own
-  /// Reads all records, or goes past them.
+  std::string bytes;  ///< the uncompressed file
+  bool checked;       ///< has its own checksums
+  /// Reads all records, or skips them.
   std::function<Records(std::string_view bytes, Compression compression, bool skips)> read;
 };
 
@@ -36,7 +36,7 @@ Records all_of(Reader&& reader, bool skips, Take&& take) {
   return records;
 }
 
-/// The first field of every whole record of a CSV file; what is broken is passed over.
+/// The first field of every whole record of a CSV file; broken records are skipped.
 Records csv_records(std::string_view text) {
   Records records;
   std::optional<CsvReader> reader;
@@ -93,7 +93,7 @@ std::vector<Format> formats() {
   };
 }
 
-/// Reads; an error must be a typed one that names the place. Whether there was none.
+/// Reads the file; an error must be typed and name the place. Returns whether there was none.
 bool reads(const Format& format, std::string_view bytes, Compression compression, const std::string& what,
            Records& records, bool skips = false) {
   try {
@@ -149,7 +149,7 @@ TEST(Damage, IsToldWithItsPlaceByEveryReaderInEveryCompression) {
           reads(format, wrong, compression, what + ", going past", records, true);
           const bool read = reads(format, wrong, compression, what, records);
           told += !read;
-          // A gzip header has fields that mean nothing to readers.
+          // A gzip header has fields that readers ignore.
           if (read && (format.checked || compression != Compression::None)) {
             EXPECT_EQ(records, expected) << format.name << ", " << what;
           }
@@ -175,7 +175,7 @@ TEST(Damage, OfOneCsvRecordLeavesTheOthers) {
         const Records records = csv_records(before + damaged + behind);
         ASSERT_FALSE(records.empty()) << damaged;
         EXPECT_EQ(records.front(), "first") << damaged;
-        // A quote in front of a field has a meaning: what is behind it may belong to the field.
+        // A quote before a field has a meaning: what follows may belong to the field.
         if (stray == '"' && damaged.find(",\"") != std::string::npos) continue;
         if (stray == '"' && damaged.front() == '"') continue;
         ASSERT_GE(records.size(), 3u) << damaged;

@@ -96,7 +96,7 @@ void read_fixed(std::string_view list, std::string_view record, const Column& co
   if (count != column.elements) wrong_count(column, count);
 }
 
-// Records that come out of a shuffle lie anywhere in memory: the next one is fetched while this one is parsed.
+// Records from a shuffle are scattered in memory: prefetch the next one while this one is parsed.
 void fetch_ahead(std::string_view record) {
   constexpr std::size_t kMost = 8192;
   constexpr std::size_t kLine = 64;
@@ -133,7 +133,7 @@ ExampleParser::ExampleParser(const FeatureSpec& spec) {
   }
 }
 
-// Records usually have their features in the same order, so the column after the last one is tried first.
+// Records usually have their features in the same order, so try the column after the last one first.
 std::size_t ExampleParser::find_column(std::string_view name, std::size_t guess) const {
   if (guess < columns_.size() && columns_[guess].name == name) return guess;
   const auto found = std::ranges::lower_bound(columns_, name, {}, &Column::name);
@@ -142,7 +142,7 @@ std::size_t ExampleParser::find_column(std::string_view name, std::size_t guess)
 }
 
 void ExampleParser::parse_row(std::string_view record, std::span<const FeatureSlot> slots, std::int64_t row) const {
-  // The record's features by column. Kept between calls, so that it costs no allocation.
+  // The record's features by column. Kept between calls to avoid allocation.
   thread_local std::vector<std::string_view> features;
   features.assign(columns_.size(), {});
   std::size_t guess = 0;

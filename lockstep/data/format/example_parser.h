@@ -14,27 +14,27 @@
 
 namespace lockstep::data {
 
-/// Where the values of a VarLenFeature go: they are added at the end. `lengths` gets the number of values of each
-/// record.
+/// Destination of a VarLenFeature's values, which are appended. `lengths` gets the number of values of each record.
 struct VarLenValues {
-  std::vector<std::string_view> bytes;
-  std::vector<float> floats;
-  std::vector<std::int64_t> ints;
-  std::vector<std::int64_t> lengths;
+  std::vector<std::string_view> bytes;  ///< values of byte strings
+  std::vector<float> floats;            ///< values of floats
+  std::vector<std::int64_t> ints;       ///< values of integers
+  std::vector<std::int64_t> lengths;    ///< number of values of each record
 
+  /// Drops all values and keeps the memory.
   void clear();
 };
 
-/// Where the values of one feature go; only the pointer for its type is used. `bytes` get views into the record
-/// (or into the parser, for a default).
+/// Destination of one feature's values; only the pointer for its type is used. `bytes` get views into the record (or
+/// into the parser, for a default).
 struct FeatureSlot {
-  std::string_view* bytes = nullptr;
-  float* floats = nullptr;
-  std::int64_t* ints = nullptr;
-  VarLenValues* variable = nullptr;
+  std::string_view* bytes = nullptr;  ///< where byte strings go
+  float* floats = nullptr;            ///< where floats go
+  std::int64_t* ints = nullptr;       ///< where integers go
+  VarLenValues* variable = nullptr;   ///< where the values of a VarLenFeature go
 };
 
-/// Calls `f` with pointers to the members of FeatureSlot and VarLenValues that values of this type go to.
+/// Calls `f` with pointers to the members of FeatureSlot and VarLenValues for values of this type.
 template <class F>
 decltype(auto) with_members(FeatureType type, F&& f) {
   switch (type) {
@@ -44,33 +44,34 @@ decltype(auto) with_members(FeatureType type, F&& f) {
   }
 }
 
-/// Takes features out of serialized Examples, straight into memory of the caller. Immutable: any number of threads may
-/// use it. Nothing is allocated per record, but for the growth of `VarLenValues`.
+/// Parses features of serialized Examples straight into the caller's memory. Immutable and thread-safe. Allocates
+/// nothing per record, except to grow `VarLenValues`.
 class LOCKSTEP_EXPORT ExampleParser {
  public:
+  /// A feature to take out, and where its values go.
   struct Column {
-    std::string name = {};
-    FeatureType type = FeatureType::Float;
-    bool variable = false;
+    std::string name = {};                             ///< name of the feature
+    FeatureType type = FeatureType::Float;             ///< what the values are
+    bool variable = false;                             ///< a `VarLenFeature`
     std::vector<std::int64_t> shape = {};              ///< empty if variable
     std::int64_t elements = 0;                         ///< per record; 0 if variable
     std::optional<FeatureValues> default_values = {};  ///< as many as elements
   };
 
-  /// InvalidArgument if a shape or default is not possible.
+  /// InvalidArgument for an invalid shape or default.
   explicit ExampleParser(const FeatureSpec& spec);
 
-  /// In the order of their names; slots are in the same order.
+  /// Sorted by name; slots are in the same order.
   std::span<const Column> columns() const { return columns_; }
 
-  /// DataLoss if the record is not an Example, InvalidArgument if its features or the slots do not fit. After an error the
-  /// slots' contents are not defined.
+  /// DataLoss if the record is not an Example, InvalidArgument if its features or the slots do not match. After an
+  /// error the slots' contents are undefined.
   void parse(std::string_view record, std::span<const FeatureSlot> slots) const;
 
-  /// What errors of `parse_batch` say about a row: "record 3 at byte 57 of a.tfrecord".
+  /// The name of a row in errors of `parse_batch`: "record 3 at byte 57 of a.tfrecord".
   using RowName = std::function<std::string(std::size_t row)>;
 
-  /// Record i goes to element i * elements of the fixed slots. Errors name the row.
+  /// Record i goes to element i * elements of the fixed slots.
   void parse_batch(std::span<const std::string_view> records, std::span<const FeatureSlot> slots,
                    const RowName& name_row = nullptr) const;
 

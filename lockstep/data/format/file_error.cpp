@@ -18,7 +18,7 @@ void throw_file_error(const std::string& action, const std::string& path, int er
       throw NotFound(errors::kFile, std::move(text));
     case ENOSPC:
     case EDQUOT:
-      text.help = "free some space on the disk, or write to another one";
+      text.help = "free some space on the disk, or write to a different one";
       throw ResourceExhausted(errors::kFile, std::move(text));
     case EMFILE:
     case ENFILE:

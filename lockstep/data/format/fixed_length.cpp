@@ -50,7 +50,7 @@ void FixedLengthReader::check_size() const {
 }
 
 bool FixedLengthReader::read_record() {
-  // The footer is known by what does not follow it.
+  // The footer is recognized by the end of the file after it.
   const std::uint64_t wanted = options_.record_bytes + options_.footer_bytes;
   const std::string_view bytes = reader_.peek(static_cast<std::size_t>(wanted));
   if (bytes.size() < wanted) {

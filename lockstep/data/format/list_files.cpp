@@ -18,7 +18,7 @@ void add_matches(const std::string& pattern, std::vector<std::string>& files) {
     glob_t found{};
     ~Matches() { ::globfree(&found); }
   } matches;
-  // GLOB_MARK puts a slash behind folders. A folder that cannot be read must not look like an empty one.
+  // GLOB_MARK appends a slash to folders. A folder that cannot be read must not look empty.
   errno = 0;
   const int result = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_MARK | GLOB_ERR, nullptr, &matches.found);
   if (result == GLOB_NOSPACE) throw std::bad_alloc();

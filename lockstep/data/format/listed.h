@@ -8,7 +8,7 @@
 
 namespace lockstep::data {
 
-/// "2, 3, 4": what `text_of` makes of each part, with a separator between them.
+/// "2, 3, 4": joins `text_of` of each part with a separator.
 template <class Parts, class TextOf = std::identity>
 std::string listed(const Parts& parts, std::string_view separator = ", ", TextOf text_of = {}) {
   std::string text;

@@ -14,7 +14,7 @@
 namespace lockstep::data {
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  // Without waiting: a pipe, which cannot be mapped, may never have a writer.
+  // Non-blocking: a pipe, which cannot be mapped, may never get a writer.
   const Descriptor file = open_file("open", path_, O_RDONLY | O_NONBLOCK);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw_file_error("inspect", path_, errno);
@@ -29,7 +29,7 @@ MappedFile::MappedFile(std::string path, std::size_t size) : path_(std::move(pat
 }
 
 void MappedFile::map(int file, int flags) {
-  if (size_ == 0) return;  // nothing can be mapped then
+  if (size_ == 0) return;  // an empty file cannot be mapped
   void* address = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, flags, file, 0);
   if (address == MAP_FAILED) throw_file_error("map", path_, errno);
   memory_ = {static_cast<char*>(address), [address, size = size_](char*) { ::munmap(address, size); }};

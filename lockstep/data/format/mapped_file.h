@@ -13,18 +13,20 @@
 
 namespace lockstep::data {
 
-/// A file as memory: pages are read when they are first used, and shared between processes. The memory, which copies
-/// share, may be written to, which changes only this mapping and never the file. The file must not be shortened meanwhile; the
-/// operating system ends a process that reads past the new end.
+/// A file mapped into memory: pages are read on first use and shared between processes. Copies share the memory;
+/// writing to it changes only this mapping, never the file. The file must not be shortened meanwhile: the operating
+/// system kills a process that reads past the new end.
 class LOCKSTEP_EXPORT MappedFile {
  public:
   /// NotFound or FailedPrecondition if the file cannot be opened or is not a regular file.
   explicit MappedFile(std::string path);
-  /// Zeros, where the bytes of a file of this size will be; `path` is for messages.
+  /// Zeros in place of a file of this size; `path` is for messages.
   MappedFile(std::string path, std::size_t size);
 
+  /// The contents, to read or to change in memory only.
   std::string_view bytes() const { return {memory_.get(), size_}; }
   char* data() { return memory_.get(); }
+  /// The file.
   const std::string& path() const { return path_; }
 
  private:
@@ -35,7 +37,7 @@ class LOCKSTEP_EXPORT MappedFile {
   std::size_t size_ = 0;
 };
 
-/// The bytes of all elements; nothing if they do not fit into 63 bits, whatever extents of 0 there are.
+/// The bytes of all elements; nothing on overflow of 63 bits, even if some extent is 0.
 inline std::optional<std::uint64_t> array_bytes(const std::vector<std::int64_t>& shape, std::size_t item_size) {
   std::uint64_t bytes = item_size;
   bool empty = false;
@@ -48,7 +50,7 @@ inline std::optional<std::uint64_t> array_bytes(const std::vector<std::int64_t>&
   return empty ? 0 : bytes;
 }
 
-/// A number as it lies in a file.
+/// A little-endian number.
 inline std::uint64_t little_endian(std::string_view bytes) {
   std::uint64_t value = 0;
   for (std::size_t i = bytes.size(); i > 0; --i) value = (value << 8) | static_cast<unsigned char>(bytes[i - 1]);

@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 14> kTypes{"|b1", "|i1", "<i2", "<i4", "<
                                 .help = "save the array again with numpy.save"});
 }
 
-/// Reads the dictionary of a header: a small, fixed part of Python's literals. Nothing is ever evaluated.
+/// Parses the dictionary of a header: a small, fixed subset of Python's literals. Evaluates nothing.
 class HeaderParser {
  public:
   HeaderParser(std::string_view text, std::size_t offset, const std::string& path)

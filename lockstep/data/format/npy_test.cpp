@@ -197,7 +197,7 @@ TEST(Npy, TellsDamagedFilesWithTheirPlace) {
       {"open shape", npy(dict("'<f4'", "(3, ")), "a number expected"},
       {"2^63", npy(dict("'<f4'", "(9223372036854775808,)")), "above 2^63 - 1"},
       {"product overflows", npy(dict("'<f4'", "(4294967296, 4294967296)")), "larger than any file"},
-      {"product overflows beside 0", npy(dict("'<f4'", "(4294967296, 4294967296, 0)")), "larger than any file"},
+      {"product overflows next to 0", npy(dict("'<f4'", "(4294967296, 4294967296, 0)")), "larger than any file"},
       {"bytes overflow", npy(dict("'<c16'", "(1152921504606846976,)")), "larger than any file"},
       {"65 dimensions",
        npy(dict(

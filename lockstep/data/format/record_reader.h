@@ -13,28 +13,28 @@
 
 namespace lockstep::data {
 
-/// A place between two records of a file; all count from 0. Offsets count decompressed bytes.
+/// A position between two records of a file; all fields count from 0. Offsets count decompressed bytes.
 struct RecordPosition {
-  std::uint64_t record = 0;
-  std::uint64_t offset = 0;
-  std::uint64_t line = 0;  ///< only in CSV files, where a record may span lines
+  std::uint64_t record = 0;  ///< records before it
+  std::uint64_t offset = 0;  ///< bytes before it, after decompression
+  std::uint64_t line = 0;    ///< only in CSV files, where a record may span lines
 
   bool operator==(const RecordPosition&) const = default;
 };
 
-/// Reads the records of one file in order. Each format adds how a record is found.
+/// Reads the records of one file in order. Each format overrides how a record is found.
 ///
 ///     TFRecordReader reader("train.tfrecord");
 ///     while (reader.next()) use(reader.record());
 ///
-/// Not for several threads at once.
+/// Not thread-safe.
 class LOCKSTEP_EXPORT RecordReader {
  public:
   RecordReader(const RecordReader&) = delete;
   RecordReader& operator=(const RecordReader&) = delete;
   virtual ~RecordReader();
 
-  /// Goes to the next record; false at the end. DataLoss if the record is damaged.
+  /// Advances to the next record; false at the end. DataLoss if the record is damaged.
   bool next() {
     record_ = {};
     return with_place([this] { return read_record(); });
@@ -43,23 +43,22 @@ class LOCKSTEP_EXPORT RecordReader {
   /// The bytes of the record, valid until the next call. A CSV record has `values()` instead.
   std::string_view record() const { return record_; }
 
-  /// Goes past up to `count` records and returns past how many.
+  /// Skips up to `count` records; returns how many it skipped.
   std::uint64_t skip(std::uint64_t count) {
     record_ = {};
     return with_place([&] { return skip_records(count); });
   }
 
-  /// After an error: goes past the record that caused it. False if its end, and so the rest of the file, cannot be
-  /// found.
+  /// After an error: skips the record that caused it. False if its end, and so the rest of the file, cannot be found.
   virtual bool pass_over() { return false; }
 
-  /// Whether `skip` jumps to its goal: then no record on the way can fail, and the end is as near as any record.
+  /// Whether `skip` seeks: then no skipped record can fail, and skipping to the end is as cheap as to any record.
   virtual bool jumps() const { return false; }
 
-  /// What was left out so far, to be logged when the file has been read; empty if nothing was.
+  /// Reports what was skipped so far, to be logged after the last record; empty if nothing was.
   virtual std::string losses() const { return {}; }
 
-  /// Where the next record will be looked for; `restore` goes there again, also in another reader of the same file.
+  /// Where the next record starts; `restore` returns there, also in another reader of the same file.
   RecordPosition position() const { return {next_record_, reader_.offset(), line_}; }
   void restore(const RecordPosition& position);
   const std::string& path() const { return reader_.path(); }
@@ -67,15 +66,16 @@ class LOCKSTEP_EXPORT RecordReader {
  protected:
   explicit RecordReader(ByteReader reader) : reader_(std::move(reader)) {}
 
+  /// Reads the next record; false at the end.
   virtual bool read_record() = 0;
-  /// Drops what was made of the record at hand, whose bytes are about to go.
+  /// Drops state that refers to the current record, whose bytes are about to be freed.
   virtual void forget_record() {}
   virtual std::uint64_t skip_records(std::uint64_t count);
 
-  /// "record 3 at byte 57 of a.tfrecord": the record at hand, for errors.
+  /// "record 3 at byte 57 of a.tfrecord": the current record, for errors.
   virtual std::string place() const;
 
-  /// Adds the place to errors of the compression, which knows no records.
+  /// Adds the record's place to decompression errors, which do not know it.
   template <class F>
   std::invoke_result_t<F&> with_place(F&& read) {
     try {

@@ -12,11 +12,11 @@
 #include "lockstep/base/function_ref.h"
 #include "lockstep/data/format/mapped_file.h"
 
-// Files of named tensors: 8 bytes with the length of a header in JSON, the header, the bytes of all tensors. No code in
-// them, no holes, and every number is little endian.
+// Files of named tensors: 8 bytes with the length of a JSON header, the header, the bytes of all tensors. They contain
+// no code and no gaps, and every number is little endian.
 namespace lockstep::data {
 
-/// The element types that are read and written, in the format's own order, by which files are laid out.
+/// The supported element types, in the format's own order, which determines the layout of files.
 enum class SafetensorsType {
   Bool,
   UInt8,
@@ -37,7 +37,8 @@ enum class SafetensorsType {
 
 LOCKSTEP_EXPORT std::string_view to_string(SafetensorsType type);  ///< as in the file: "F32"
 LOCKSTEP_EXPORT std::size_t item_size(SafetensorsType type);       ///< bytes per element
-LOCKSTEP_EXPORT std::optional<SafetensorsType> safetensors_type_named(std::string_view name);  ///< of "F32"
+LOCKSTEP_EXPORT std::optional<SafetensorsType> safetensors_type_named(std::string_view name);  ///< the type named "F32"
+                                                                                               ///< etc.
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
@@ -45,11 +46,11 @@ struct SafetensorsEntry {
   std::string name;
   SafetensorsType type = SafetensorsType::Float32;
   std::vector<std::int64_t> shape;
-  std::uint64_t begin = 0;  ///< of its bytes, counted from the end of the header
+  std::uint64_t begin = 0;  ///< offset of its bytes from the end of the header
   std::uint64_t end = 0;
 };
 
-/// "F32 [2, 3]": how all messages describe a tensor.
+/// "F32 [2, 3]": a tensor in messages.
 LOCKSTEP_EXPORT std::string describe(std::string_view type, const std::vector<std::int64_t>& shape);
 
 struct SafetensorsHeader {
@@ -62,7 +63,7 @@ struct SafetensorsHeader {
 /// the file, Unimplemented for other element types.
 LOCKSTEP_EXPORT SafetensorsHeader parse_safetensors(std::string_view file, const std::string& path);
 
-/// A safetensors file in memory. Has exactly the bytes that its header says.
+/// A safetensors file in memory. Its size matches its header exactly.
 class LOCKSTEP_EXPORT SafetensorsFile {
  public:
   explicit SafetensorsFile(MappedFile file);
@@ -80,7 +81,7 @@ class LOCKSTEP_EXPORT SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-/// A tensor to write. Its bytes are those of all elements, row by row.
+/// A tensor to write: the bytes of all elements in row-major order.
 struct SafetensorsTensor {
   std::string name;
   SafetensorsType type = SafetensorsType::Float32;
@@ -88,33 +89,33 @@ struct SafetensorsTensor {
   std::string_view bytes;
 };
 
-/// Puts tensors into the order of a file: larger elements first, so that all of them are aligned, and then by name.
+/// Sorts tensors into file order: larger elements first, so that all are aligned, then by name.
 LOCKSTEP_EXPORT void sort_for_safetensors(std::vector<SafetensorsTensor>& tensors);
 
-/// The header for tensors in this order, with its length before it and padded to a multiple of 8 bytes. The same bytes
-/// as Python's safetensors writes. InvalidArgument if a name is no UTF-8, comes twice or is kept for other uses, or if
-/// bytes do not fit a shape.
+/// The header for tensors in this order, preceded by its length and padded to a multiple of 8 bytes: the same bytes as
+/// Python's safetensors writes. InvalidArgument if a name is not UTF-8, occurs twice or is reserved, or if bytes do not
+/// match a shape.
 LOCKSTEP_EXPORT std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
                                                const SafetensorsMetadata& metadata);
 
-/// Writes a file as AtomicFile does: it is complete, or the old one is untouched. If `before_commit` throws, which is
-/// called when all bytes are written, the old file stays.
+/// Writes a file as AtomicFile does: the new file is complete or the old one is kept. `before_commit` is called when
+/// all bytes are written; if it throws, the old file is kept.
 LOCKSTEP_EXPORT void write_safetensors(
     const std::string& path, std::vector<SafetensorsTensor> tensors, const SafetensorsMetadata& metadata,
     FunctionRef<void()> before_commit = [] {});
 
-// Checksums inside a safetensors file. The format has none of its own, so that a flipped bit would become a weight.
+// Checksums inside a safetensors file. The format has none, so a flipped bit would silently change a weight.
 
-/// Of metadata, keys with this beginning are Lockstep's.
+/// Metadata keys with this prefix belong to Lockstep.
 inline constexpr std::string_view kOwnMetadata = "lockstep.";
-/// CRC32C numbers in hexadecimal digits: first of Lockstep's other metadata, then of each tensor in the order of the file.
+/// CRC32C values as hexadecimal digits: of Lockstep's other metadata, then of each tensor in file order.
 inline constexpr const char* kChecksumKey = "lockstep.crc32c";
 
-/// The value for `kChecksumKey`; `tensors` in the order of the file.
+/// The value for `kChecksumKey`; `tensors` in file order.
 LOCKSTEP_EXPORT std::string safetensors_checksums(const std::vector<SafetensorsTensor>& tensors,
                                                   const SafetensorsMetadata& metadata);
 
-/// DataLoss, with the name of the first damaged tensor, if the file has checksums and they do not fit.
+/// DataLoss, naming the first damaged tensor, if the file has checksums and they do not match.
 LOCKSTEP_EXPORT void require_safetensors_checksums(const SafetensorsFile& file);
 
 }  // namespace lockstep::data

@@ -11,13 +11,13 @@
 #include "lockstep/data/format/mapped_file.h"
 #include "lockstep/data/format/safetensors.h"
 
-// The header of a safetensors file, read and written: the one place that knows JSON.
+// Reading and writing the header of a safetensors file: the only code that handles JSON.
 namespace lockstep::data {
 namespace {
 
 constexpr std::size_t kHeaderAlignment = 8;
 constexpr std::string_view kMetadata = "__metadata__";
-constexpr std::size_t kLengthBytes = 8;  // of the header's length
+constexpr std::size_t kLengthBytes = 8;  // size of the header's length
 /// Python's own limit.
 constexpr std::uint64_t kLongestHeaderText = 100'000'000;
 constexpr std::size_t kMostExtents = 64;
@@ -30,7 +30,7 @@ constexpr std::size_t kMostExtents = 64;
                   .help = "use another copy of the file, or save it again with ls::save or Python's safetensors"});
 }
 
-/// What torch::save in C++ and torch.save in Python write is the usual thing to take for a safetensors file.
+/// Files of torch::save, from C++ or Python, are most often mistaken for safetensors files.
 void require_not_of_torch(std::string_view file, const std::string& path) {
   const bool is_zip = file.starts_with("PK\3\4");
   const bool is_pickle = file.starts_with("\x80\x02");
@@ -60,14 +60,14 @@ std::string kind_of(const Json& value) {
   }
 }
 
-/// Receives the header piece by piece. Nothing is kept that the format does not have, so that neither deep nesting nor
-/// strange values cost memory.
+/// Receives the header piece by piece. Stores only what the format defines, so neither deep nesting nor strange values
+/// cost memory.
 class HeaderReader {
  public:
   HeaderReader(SafetensorsHeader& header, const std::string& path) : header_(header), path_(path) {}
 
-  /// What the parser meets at a depth: 1 is a tensor or the metadata, 2 one of its fields, 3 a number in a list.
-  /// Returns whether the parser has to go on with it; it need not keep any value.
+  /// Handles a parser event at a depth: 1 is a tensor or the metadata, 2 one of its fields, 3 a number in a list.
+  /// Returns whether the parser should continue with it; the parser stores no values.
   bool take(int depth, Json::parse_event_t event, const Json& met) {
     using Event = Json::parse_event_t;
     switch (event) {
@@ -97,7 +97,7 @@ class HeaderReader {
   void take_key(int depth, const std::string& text) {
     if (depth == 1) {
       tensor_ = {.name = text};
-      fields_ = {};  // clearing takes as long as the most that it has held
+      fields_ = {};  // clearing takes time proportional to the largest size so far
       if (!names_.insert(text).second)
         damaged(path_,
                 in_metadata() ? "it has __metadata__ twice" : str("tensor ", data::in_quotes(text), " comes twice"));
@@ -165,7 +165,7 @@ class HeaderReader {
   SafetensorsHeader& header_;
   const std::string& path_;
   std::unordered_set<std::string> names_;
-  SafetensorsEntry tensor_;  ///< at hand; the metadata is one by its name
+  SafetensorsEntry tensor_;  ///< being read; the metadata is recognized by its name
   std::unordered_set<std::string> fields_;
   std::string field_;
   std::vector<std::int64_t> numbers_;
@@ -232,9 +232,9 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& pa
             str("length ", length, ", the file has ", rest, " more bytes"));
   }
   const std::string_view text = file.substr(kLengthBytes, length);
-  // A parser of JSON would pass over blanks and a byte order mark; the format has neither.
+  // A JSON parser would skip blanks and a byte order mark; the format allows neither.
   if (!text.starts_with('{')) damaged(path, "its header does not start with '{'", data::in_quotes(text, 16));
-  // It would take a zero byte for the end, too.
+  // It would also take a zero byte for the end.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
     damaged(path, str("its header is not valid JSON at byte ", kLengthBytes + zero), "a byte of 0");
   SafetensorsHeader header;

@@ -29,7 +29,7 @@ std::string raw(std::vector<T> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-/// A file with this header, whatever it says, and this many bytes of data.
+/// A file with this header, valid or not, and this many bytes of data.
 std::string file_with(const std::string& header, std::size_t data_bytes = 0) {
   return raw<std::uint64_t>({header.size()}) + header + std::string(data_bytes, '\1');
 }
@@ -39,7 +39,7 @@ std::size_t files_in(const TemporaryFolder& folder) {
   return static_cast<std::size_t>(std::distance(begin, std::filesystem::directory_iterator()));
 }
 
-/// What tests/data/safetensors/python.safetensors holds.
+/// The contents of tests/data/safetensors/python.safetensors.
 struct GoldenTensors {
   struct One {
     std::string name;

@@ -7,9 +7,9 @@
 
 namespace lockstep::data {
 
-/// Reads a text file line by line; each line is a record. A line ends with `\n`, which is not part of it; a last one
-/// without end counts, unless it is empty. Carriage returns are dropped wherever they stand, as in TensorFlow: programs
-/// that move between the two see the same lines.
+/// Reads a text file line by line; each line is a record. A line ends with `
+/// `, which is not part of it; a last line without it counts unless it is empty. Carriage returns are dropped
+/// everywhere, as in TensorFlow, so ported programs see the same lines.
 class LOCKSTEP_EXPORT TextLineReader final : public RecordReader {
  public:
   explicit TextLineReader(const std::string& path, const TextLineOptions& options = {})
@@ -22,7 +22,7 @@ class LOCKSTEP_EXPORT TextLineReader final : public RecordReader {
   std::string_view without_returns(std::string_view line);
 
   TextLineOptions options_;
-  std::string scratch_;  // of a line with carriage returns inside
+  std::string scratch_;  // for lines that contain carriage returns
 };
 
 }  // namespace lockstep::data

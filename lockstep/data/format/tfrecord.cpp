@@ -12,7 +12,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are read as they lie in the file");
 
-// u64 length, u32 masked crc of it; the payload; u32 masked crc of that.
+// u64 length, u32 masked crc of it; the payload; u32 masked crc of the payload.
 constexpr std::size_t kHeader = 12;
 constexpr std::size_t kFooter = 4;
 
@@ -28,7 +28,7 @@ bool header_is_right(const char* header) { return mask_crc32c(crc32c({header, 8}
 }  // namespace
 
 // Whether a record of this length may follow a header that starts `before` bytes ahead of the current position. Never
-// allocates: that is left to bytes that are really there.
+// allocates: memory is only allocated for bytes that exist.
 bool TFRecordReader::fits(std::uint64_t length, std::size_t before) const {
   if (length > options_.max_record_bytes) return false;
   const auto remaining = reader_.remaining();
@@ -45,7 +45,7 @@ void TFRecordReader::fail(const std::string& what, const std::string& seen) cons
                               "write the file again, or leave damaged records out with OnDamage::Skip")});
 }
 
-// Goes past the record that starts here; false at the end of the file. One that is found damaged is not left.
+// Reads the record that starts here; false at the end of the file. Does not advance past a damaged one.
 bool TFRecordReader::take_record(bool check_payload) {
   std::string_view bytes = reader_.peek(kHeader);
   if (bytes.empty()) return false;
@@ -87,7 +87,7 @@ bool TFRecordReader::take_record(bool check_payload) {
   return true;
 }
 
-// Leaves at least one byte behind, then looks for a header. Linear in the size of the file, whatever stands in it.
+// Skips at least one byte, then looks for a header. Linear in the size of the file, whatever it contains.
 void TFRecordReader::find_next_header() {
   reader_.consume(1);
   for (;;) {

@@ -10,7 +10,7 @@
 
 namespace lockstep::data {
 
-/// Reads the records of a TFRecord file in order. A file without bytes has no records.
+/// Reads the records of a TFRecord file in order. An empty file has no records.
 class LOCKSTEP_EXPORT TFRecordReader final : public RecordReader {
  public:
   explicit TFRecordReader(const std::string& path, const TFRecordOptions& options = {})
@@ -23,12 +23,12 @@ class LOCKSTEP_EXPORT TFRecordReader final : public RecordReader {
   bool pass_over() override { return skip(1) == 1; }  ///< possible if only the record's bytes are damaged
   std::string losses() const override;
 
-  std::uint64_t damaged() const { return damaged_; }               ///< places left out by OnDamage::Skip
-  const std::string& last_damage() const { return last_damage_; }  ///< what was wrong with the last of them
+  std::uint64_t damaged() const { return damaged_; }               ///< places skipped by OnDamage::Skip
+  const std::string& last_damage() const { return last_damage_; }  ///< describes the last of them
 
  private:
   bool read_record() override { return advance(true); }
-  /// Checks lengths only, unless damaged records are left out: then it must tell which records count.
+  /// Checks only lengths, unless damaged records are skipped: then records must be verified to be counted.
   std::uint64_t skip_records(std::uint64_t count) override;
   std::string place() const override;
 
@@ -40,7 +40,7 @@ class LOCKSTEP_EXPORT TFRecordReader final : public RecordReader {
 
   TFRecordOptions options_;
   RecordPosition record_start_;
-  std::size_t damaged_size_ = 0;  // of a damaged record whose length is right
+  std::size_t damaged_size_ = 0;  // size of a damaged record with an intact length
   std::uint64_t damaged_ = 0;
   std::string last_damage_;
 };
@@ -52,9 +52,13 @@ class LOCKSTEP_EXPORT TFRecordWriter {
   explicit TFRecordWriter(std::string path, Compression compression = Compression::None, int level = -1)
       : out_(std::move(path), compression, level) {}
 
+  /// Adds a record.
   void write(std::string_view record);
+  /// Makes all records so far visible to readers of the file.
   void flush() { out_.flush(); }
+  /// Writes what is left and closes the file.
   void close() { out_.close(); }
+  /// Records written so far.
   std::uint64_t records() const { return records_; }
 
  private:

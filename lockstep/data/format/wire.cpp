@@ -37,7 +37,7 @@ void Reader::skip(Tag tag) {
   }
 }
 
-// Without recursion: the file decides how deep groups are.
+// Without recursion: the file controls how deep groups are nested.
 void Reader::skip_group(std::uint32_t field) {
   constexpr std::size_t kDeepest = 100;
   std::vector<std::uint32_t> open{field};

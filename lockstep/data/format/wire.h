@@ -14,7 +14,7 @@
 
 namespace lockstep::data::wire {
 
-/// How the value of a field is written.
+/// How a field's value is encoded.
 enum class Type : std::uint32_t { Varint = 0, Fixed64 = 1, Bytes = 2, GroupStart = 3, GroupEnd = 4, Fixed32 = 5 };
 
 struct Tag {
@@ -22,11 +22,11 @@ struct Tag {
   Type type = Type::Varint;
 };
 
-/// Walks over a message in protobuf's wire format. Every length is checked against the bytes that are there; what does
-/// not fit throws DataLoss with the byte of the whole record where it was met.
+/// Reads a message in protobuf's wire format. Every length is checked against the available bytes; malformed input
+/// throws DataLoss with the byte offset in the whole record.
 class Reader {
  public:
-  /// `message` is a part of `record`, from whose start places are counted.
+  /// `message` is a part of `record`; offsets count from the start of `record`.
   Reader(std::string_view message, std::string_view record)
       : at_(message.data()), end_(message.data() + message.size()), record_(record.data()) {}
 
@@ -54,7 +54,7 @@ class Reader {
     return view;
   }
 
-  /// A number of a fixed size, as it lies there.
+  /// The bytes of a number of a fixed size.
   std::string_view raw(std::size_t size) {
     if (left() < size) fail("a number goes past the end");
     const std::string_view view(at_, size);
@@ -62,7 +62,7 @@ class Reader {
     return view;
   }
 
-  /// Goes past the value of a field that the reader does not know.
+  /// Skips the value of an unknown field.
   void skip(Tag tag);
 
   [[noreturn, gnu::cold]] void fail(std::string_view what) const;  // a view: inlined callers stay small
@@ -79,7 +79,7 @@ class Reader {
 void append_varint(std::string& out, std::uint64_t value);
 void append_tag(std::string& out, std::uint32_t field, Type type);
 
-/// The list that a Feature holds; none if nothing was set.
+/// The list in a Feature; none if it was not set.
 struct FeatureList {
   std::optional<FeatureType> type;
   std::string_view list;  // the bytes of BytesList, FloatList or Int64List
@@ -87,7 +87,7 @@ struct FeatureList {
 
 FeatureList read_feature(std::string_view feature, std::string_view record);
 
-/// Calls `use(reader, tag)` wherever a message has one of the fields up to `last`: all that matter in an Example.
+/// Calls `use(reader, tag)` for every field numbered up to `last`: all that matter in an Example.
 template <class Use>
 void for_each_field(std::string_view message, std::string_view record, std::uint32_t last, Use&& use) {
   Reader reader(message, record);
@@ -101,16 +101,15 @@ void for_each_field(std::string_view message, std::string_view record, std::uint
   }
 }
 
-/// Calls `use(name, feature)` for every entry of the record's features, in the order of the record; `feature` has the
-/// bytes of the message Feature.
+/// Calls `use(name, feature)` for every entry of the record's features, in order; `feature` is an encoded Feature.
 template <class Use>
 void for_each_feature(std::string_view record, Use&& use) {
   for_each_field(record, record, 1, [&](Reader& example, Tag outer) {
     if (outer.type != Type::Bytes) example.fail("its features are not a message");
     for_each_field(example.bytes(), record, 1, [&](Reader& features, Tag inner) {
       if (inner.type != Type::Bytes) features.fail("a feature is not a message");
-      // An encoder writes each of these fields once. Several would have to be merged by protobuf's rules; no file that
-      // was written in good faith has them, so they are taken for damage.
+      // An encoder writes each of these fields once. Repeated ones would have to be merged by protobuf's rules; no real
+      // encoder writes them, so they count as damage.
       std::array<std::optional<std::string_view>, 2> entry;
       for_each_field(features.bytes(), record, 2, [&](Reader& reader, Tag tag) {
         if (tag.type != Type::Bytes) reader.fail("a feature has no name or no message");
@@ -123,8 +122,8 @@ void for_each_feature(std::string_view record, Use&& use) {
   });
 }
 
-/// Writes the values of a list, packed or not, to where `room(count)` has room for so many more. Floats come in runs, as
-/// they lie in the record: copying a run at a time is many times faster.
+/// Writes the values of a list, packed or not, to the memory that `room(count)` returns. Floats are copied in runs,
+/// which is many times faster.
 template <class T, class Room>
 void read_values(std::string_view list, std::string_view record, Room&& room) {
   for_each_field(list, record, 1, [&](Reader& reader, Tag tag) {
@@ -147,7 +146,7 @@ void read_values(std::string_view list, std::string_view record, Room&& room) {
   });
 }
 
-/// Adds the values of a list to the end of `values` and returns how many there were.
+/// Appends the values of a list to `values` and returns how many there were.
 template <class T>
 std::int64_t append_values(std::string_view list, std::string_view record, std::vector<T>& values) {
   const std::size_t before = values.size();

@@ -20,7 +20,7 @@ namespace zlib {
 
 inline constexpr std::size_t kPiece = std::size_t{64} << 10;
 
-// zlib's way to say which format it is: 15 bits of window, and 16 for the gzip header.
+// zlib selects the format by the window bits: 15, plus 16 for the gzip header.
 inline int window_bits(Compression compression) { return compression == Compression::Gzip ? 15 + 16 : 15; }
 
 inline uInt limited(std::size_t size) {
@@ -31,7 +31,7 @@ inline Bytef* as_bytes(const char* text) { return reinterpret_cast<Bytef*>(const
 
 }  // namespace zlib
 
-/// Turns the bytes of a compressed file into those it was made from, a piece at a time.
+/// Decompresses a file, a piece at a time.
 class Inflater {
  public:
   Inflater(Compression compression, std::string path)
@@ -44,10 +44,10 @@ class Inflater {
   Inflater& operator=(const Inflater&) = delete;
   ~Inflater() { inflateEnd(&stream_); }
 
-  /// Reads compressed bytes: up to so many into the buffer; 0 at the end of the file.
+  /// Reads up to so many compressed bytes into the buffer; 0 at the end of the file.
   using Source = FunctionRef<std::size_t(char*, std::size_t)>;
 
-  /// Up to `size` bytes; 0 only at the end. DataLoss when the bytes are damaged, after all bytes before were given.
+  /// Returns up to `size` bytes; 0 only at the end. DataLoss at damaged bytes, after all intact bytes were returned.
   std::size_t read(char* out, std::size_t size, Source source) {
     while (size > 0) {
       const bool has_input = refill(source);
@@ -62,7 +62,7 @@ class Inflater {
       const int result = inflate(&stream_, Z_NO_FLUSH);
       between_members_ = result == Z_STREAM_END;
       const std::size_t made = zlib::limited(size) - stream_.avail_out;
-      // Bytes first: the next call meets the same damage again.
+      // Return the bytes first: the next call meets the same damage again.
       if (made > 0) return made;
       switch (result) {
         case Z_OK:
@@ -112,7 +112,7 @@ class Inflater {
   bool between_members_ = false;
 };
 
-/// Compresses; what comes out is added to the end of `out`.
+/// Compresses; appends the result to `out`.
 class Deflater {
  public:
   Deflater(Compression compression, int level) : output_(std::make_unique_for_overwrite<char[]>(zlib::kPiece)) {

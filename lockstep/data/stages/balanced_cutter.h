@@ -8,20 +8,20 @@
 
 namespace lockstep::data {
 
-/// Where a balanced stream stands: how the next piece is cut. It ends with a short piece, or when a piece that is not
-/// empty is due and no row is left; empty pieces due before that are still dealt.
+/// The state of a balanced stream: how the next piece is cut. The stream ends with a short piece, or when a nonempty
+/// piece is due and no row is left; empty pieces due before that are still dealt.
 class LOCKSTEP_EXPORT BalancedCutter {
  public:
   BalancedCutter(std::vector<std::int64_t> sizes, bool drop_remainder = false);
 
-  /// The rows that the next piece should have.
+  /// The number of rows the next piece should have.
   std::int64_t wanted() const { return sizes_[next_]; }
-  /// Given that only `available` rows could be had of those wanted: whether there is a piece.
+  /// Whether there is a piece if only `available` rows were left of those wanted.
   bool accepts(std::int64_t available) const;
   void advance() { next_ = (next_ + 1) % sizes_.size(); }
 
   std::int64_t cycle_length() const { return static_cast<std::int64_t>(sizes_.size()); }
-  std::int64_t cycle_rows() const;  ///< rows of a whole cycle
+  std::int64_t cycle_rows() const;  ///< rows of a full cycle
 
  private:
   std::vector<std::int64_t> sizes_;

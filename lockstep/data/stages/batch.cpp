@@ -7,7 +7,7 @@
 namespace lockstep::data {
 namespace {
 
-/// Any rows: taken one by one and stacked.
+/// Any rows: read one by one and stacked.
 class StackingIterator final : public BatchingIterator<ElementIterator> {
  public:
   StackingIterator(IteratorPtr input, const BatchShape& shape, std::string where)
@@ -34,7 +34,7 @@ class StackingIterator final : public BatchingIterator<ElementIterator> {
   RowWriter writer_;
 };
 
-/// Rows of a source in an order that is known as numbers: one gather a batch.
+/// Rows of a source in an order of numbers: one gather per batch.
 class GatheringIterator final : public BatchingIterator<IndexIterator, DeferredIterator> {
  public:
   GatheringIterator(RowSourcePtr rows, IndexIteratorPtr indices, const BatchShape& shape)
@@ -85,9 +85,9 @@ StagePtr make_batch(StagePtr input, std::int64_t size, BatchOptions options) {
       {.kind = kind,
        .text = text,
        .identity = "batch" + options_text(shape),
-       // TensorFlow does not see the size of a parallel batch; nor do we.
+       // TensorFlow does not see the size of a parallel batch; neither do we.
        .traits = {.elements = options.parallel_calls > 0 ? StageTraits::Elements::New : StageTraits::Elements::Stacked},
-       // An endless input never leaves a remainder either, but TensorFlow does not look there; nor do we.
+       // An endless input never leaves a remainder either, but TensorFlow ignores that; so do we.
        .spec = [shape](const Stage& below) { return below.element_spec().batched(shape.known_rows()); },
        .iterate = [shape, text](const Stage& below, const IterationContext& context) -> IteratorPtr {
          if (auto rows = below.row_source())
@@ -116,7 +116,7 @@ StagePtr make_batching_stage(StagePtr input, const BatchShape& shape, const char
     return batched(below.cardinality(), shape.size, shape.drop_remainder);
   };
   description.total_rows = [shape](const Stage& below) {
-    const Cardinality rows = below.cardinality_if(Trust::Promised);
+    const Cardinality rows = below.cardinality_if(Reliability::Promised);
     if (!rows.is_known() || !shape.drop_remainder) return rows;
     return Cardinality(rows.value() - rows.value() % shape.size);
   };

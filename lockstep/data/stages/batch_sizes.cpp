@@ -24,7 +24,7 @@ class CountedBatches final : public BatchingIterator<ElementIterator> {
 
 constexpr const char* kBatchCounts = "batch_counts";
 
-/// The numbers of rows of batches in place of the batches: the rows are passed over.
+/// The numbers of rows of batches in place of the batches; the rows are skipped.
 StagePtr make_batch_counts(StagePtr rows, const BatchShape& shape) {
   return make_stage({std::move(rows)}, {.kind = kBatchCounts,
                                         .cardinality =
@@ -35,11 +35,11 @@ StagePtr make_batch_counts(StagePtr rows, const BatchShape& shape) {
                                         .iterate = over_input<CountedBatches>(shape)});
 }
 
-/// The numbers of rows of batches that are put into a cache, in the order of the pass that fills it.
+/// The numbers of rows of cached batches, in the order of the pass that fills the cache.
 StagePtr make_cached_counts(StagePtr counts, const Stage& cache) {
   return make_stage({std::move(counts)}, {.kind = "cached_counts",
                                           .traits = cache.traits(),
-                                          .iterate = [kept = cache.description().lasting](
+                                          .iterate = [kept = cache.description().pass_state](
                                                          const Stage& below, const IterationContext& context) {
                                             return below.iterate(kept->first_pass(context));
                                           }});
@@ -98,7 +98,7 @@ BatchSizes::BatchSizes(const Stage& batches, IterationContext context) : context
   }
   usual_ = std::max<std::int64_t>(find_batch_size(batches), 1);
   only_last_short_ = only_last_short(batches);
-  // A second pass beside the first one must give the same rows.
+  // A second, parallel pass must yield the same rows.
   if (!find_position_obstacle(batches)) counts_ = counts_of(batches);
   counts_below_cache_ = counts_ && has_cached_counts(*counts_);
 }

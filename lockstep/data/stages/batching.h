@@ -10,12 +10,12 @@ namespace lockstep::data {
 /// "(256, drop_remainder)"
 std::string options_text(const BatchShape& shape);
 
-/// Completes the description of a stage that makes batches of its input's elements. InvalidArgument for a size that no
-/// batch can have; `where` is the call that names it.
+/// Completes the description of a stage that batches its input's elements. InvalidArgument for an invalid size; `where`
+/// is the call that was given it.
 StagePtr make_batching_stage(StagePtr input, const BatchShape& shape, const char* where, StageDescription description);
 
-/// What all ways to make batches share: batch k is made of the places k * size and up of the input, whatever stands
-/// there.
+/// Shared by all ways to make batches: batch k consists of the places k * size and up of the input, including failed
+/// ones.
 template <class Input, class Base = ElementIterator>
 class BatchingIterator : public Base {
  public:
@@ -32,14 +32,14 @@ class BatchingIterator : public Base {
 
  protected:
   /// Calls `add(row)` for each row of the next batch; false if there is none. A batch with a row that fails, or that
-  /// `add` refuses, fails as a whole: the rest of it is passed over. A short last batch that is left out is so whatever
-  /// is in it: it has no place, neither for its rows nor for their errors.
+  /// `add` rejects, fails as a whole: the rest of it is skipped. A short last batch is dropped whatever it contains:
+  /// neither its rows nor their errors have a place.
   template <class Add>
   bool read_batch(Add&& add) {
     std::int64_t rows = 0;
     try {
       for (; rows < size_; add(row_)) {
-        ++rows;  // also if it fails
+        ++rows;  // counts even if it fails
         if (input_->next(row_)) continue;
         --rows;
         break;

@@ -34,31 +34,31 @@ bool can_be_one_batch(const std::vector<Element>& elements) {
   return !first.components->empty();
 }
 
-/// Passes that read from the cache give tensors outside of any graph, and so does the one that fills it.
+/// Passes that read from the cache return tensors outside any graph, and so does the one that fills it.
 void leave_graph(Element& element) {
   for (Component& component : element.components)
     if (auto* tensor = std::get_if<at::Tensor>(&component); tensor != nullptr && tensor->requires_grad())
       *tensor = own_tensor(*tensor);
 }
 
-/// What decides the random choices below a cache, and so its contents: the job's seed, and the place in the pipeline
-/// of the pass that came first. The epoch does not: it is 0.
+/// Determines the random choices below a cache, and so its contents: the job's seed, and the position in the pipeline
+/// of the pass that came first. The epoch does not matter: it is 0.
 struct Origin {
   std::uint64_t job_seed = 0;
   std::uint64_t path = 0;
   bool operator==(const Origin&) const = default;
 };
 
-/// What a pass has remembered. Does not change any more once it is there.
+/// The elements that a pass remembered. Immutable once complete.
 struct Contents {
   std::vector<Element> elements;
-  StagePtr rows;  ///< in place of `elements` where they fit into one batch: then they can be gathered
+  StagePtr rows;  ///< replaces `elements` if they fit into one batch, which can be gathered
 };
 
-/// What all iterations of a cache share: which origin counts, and what was remembered.
-class Memory final : public Lasting {
+/// Shared by all iterations of a cache: the origin that counts, and the contents.
+class Memory final : public PassState {
  public:
-  /// An empty path: in memory.
+  /// An empty path means in memory.
   explicit Memory(std::string file) : path(std::move(file)) {}
 
   const std::string path;
@@ -86,7 +86,7 @@ class Memory final : public Lasting {
     if (decided) settle({job_seed, place}, false);
   }
 
-  /// Whichever pass fills the cache, it holds what the first one would have.
+  /// Whichever pass fills the cache, it holds what the first pass would have stored.
   IterationContext first_pass(const IterationContext& context) const override {
     const std::lock_guard lock(mutex_);
     IterationContext first = context;
@@ -98,7 +98,7 @@ class Memory final : public Lasting {
     return first;
   }
 
-  /// Makes `origin` the one that counts. FailedPrecondition if there is another one already that must not change.
+  /// Settles on `origin`. FailedPrecondition if a different one is already binding.
   void settle(const Origin& origin, bool while_under_way) {
     const std::lock_guard lock(mutex_);
     const bool may_change = !is_binding_ && (while_under_way || under_way_.expired());
@@ -111,10 +111,10 @@ class Memory final : public Lasting {
                              {.what = "the cache holds what another seed, or another place in a pipeline, gave",
                               .where = describe(),
                               .help = path.empty() ? "resume in a new dataset, before anything reads it"
-                                                   : "remove the file to make it anew"});
+                                                   : "remove the file to have it written again"});
   }
 
-  /// For a pass that computes elements: takes part in what is under way, or begins it.
+  /// For a pass that computes elements: joins the pass that is under way, or begins one.
   std::shared_ptr<const Origin> begin(const IterationContext& context) {
     const std::lock_guard lock(mutex_);
     if (!origin_) origin_ = Origin{context.job_seed, context.path};
@@ -125,7 +125,7 @@ class Memory final : public Lasting {
     return held;
   }
 
-  /// After a complete pass; `contents` are not kept where there is a file.
+  /// After a complete pass; `contents` are dropped if there is a file.
   void complete(const Origin& origin, Contents&& contents) {
     const std::lock_guard lock(mutex_);
     if (contents_) return;
@@ -143,19 +143,18 @@ class Memory final : public Lasting {
 
  private:
   mutable std::mutex mutex_;
-  /// Decided by the first pass that starts and not by the one that is complete first: a pipeline may read the same
-  /// cache at several places, and all of them see the same elements in every pass.
+  /// Determined by the first pass that starts, not the first that completes: a pipeline may read the same cache at
+  /// several places, and all of them see the same elements in every pass.
   std::optional<Origin> origin_;
-  /// There are contents of this origin, or a position was loaded that needs it.
+  /// There are contents with this origin, or a loaded position requires it.
   bool is_binding_ = false;
   std::weak_ptr<const Origin> under_way_;  ///< held by passes that fill the cache
   std::shared_ptr<const Contents> contents_;
   bool warned_ = false;
 };
 
-/// The file: what made it, the seed and place, the elements, and a mark that it is complete. A damaged element is one
-/// place that fails. If the rest of the file cannot be found behind it all that are missing fail, or one where
-/// it is not known how many there should be.
+/// The file: its origin (seed and position), the elements, and an end mark. A damaged element is one place that fails.
+/// If the rest of the file cannot be found after it, all missing elements fail, or just one if their number is unknown.
 class FromFileIterator final : public ElementIterator {
  public:
   FromFileIterator(const std::string& path, const std::string& pipeline, Cardinality size)
@@ -163,7 +162,7 @@ class FromFileIterator final : public ElementIterator {
     if (!reader_.next() || reader_.record() != kFileHeader + pipeline)
       throw FailedPrecondition(errors::kCacheFile, {.what = "the cache file was written by another pipeline",
                                                     .where = path,
-                                                    .help = "remove the file to make it anew"});
+                                                    .help = "remove the file to have it written again"});
     if (!reader_.next()) throw cut_off();
     std::istringstream numbers{std::string(reader_.record())};
     numbers >> origin_.job_seed >> origin_.path;
@@ -182,14 +181,14 @@ class FromFileIterator final : public ElementIterator {
       try {
         if (!advance()) break;
       } catch (const Error&) {
-        // An element that is left out.
+        // A skipped element.
       }
     }
     return skipped;
   }
 
  private:
-  /// Goes to the next element; false at the end. What it throws takes the place of one.
+  /// Advances to the next element; false at the end. An exception takes up one place.
   bool advance() {
     if (ended_ || size_ == Cardinality(count_)) return false;
     ++count_;
@@ -218,7 +217,9 @@ class FromFileIterator final : public ElementIterator {
 
   DataLoss cut_off() const {
     return {errors::kCacheFile,
-            {.what = "the cache file is cut off", .where = reader_.path(), .help = "remove the file to make it anew"}};
+            {.what = "the cache file is cut off",
+             .where = reader_.path(),
+             .help = "remove the file to have it written again"}};
   }
 
   TFRecordReader reader_;
@@ -229,13 +230,14 @@ class FromFileIterator final : public ElementIterator {
   bool ended_ = false;
 };
 
-/// Hands elements on and remembers them: in memory, or in a file. What is not complete when it goes is forgotten.
+/// Passes elements on and remembers them in memory or in a file. Discards the result if destroyed before it is
+/// complete.
 class FillingIterator final : public ElementIterator {
  public:
   FillingIterator(std::shared_ptr<Memory> memory, const Stage& below, const IterationContext& context)
       : memory_(std::move(memory)),
         origin_(memory_->begin(context)),
-        size_(below.cardinality_if(Trust::Certain)),
+        size_(below.cardinality_if(Reliability::Certain)),
         input_(below.iterate(memory_->first_pass(context))) {
     if (memory_->path.empty()) return;
     static std::atomic<int> number{0};
@@ -259,7 +261,7 @@ class FillingIterator final : public ElementIterator {
     }
   }
 
-  // Elements that are left out now are computed all the same, for the passes to come.
+  // Skipped elements are computed all the same, for later passes.
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;
     while (skipped < count && origin_) {
@@ -274,17 +276,17 @@ class FillingIterator final : public ElementIterator {
     if (more) {
       if (file_)
         file_->write(to_bytes(element, "writing to a file"));
-      else  // a copy that shares no memory: what is done to an element must not change the cache
+      else  // a copy that shares no memory: changes to an element must not reach the cache
         contents_.elements.push_back(own_copy(element));
       ++count_;
     }
-    // Whoever knows how many elements there are may not ask for the end.
+    // A reader that knows the number of elements may never ask for the end.
     if (more && size_ != Cardinality(count_)) return;
     if (file_) {
       file_->write(kFileEnd);
       file_->close();
       file_ = nullptr;
-      // Complete or not there at all: under its name there is never half of it.
+      // Complete or absent: the name never refers to an incomplete file.
       std::filesystem::rename(temporary_, memory_->path);
     } else if (can_be_one_batch(contents_.elements)) {
       contents_.rows = make_slices(stack(std::exchange(contents_.elements, {}), "cache"));
@@ -300,7 +302,7 @@ class FillingIterator final : public ElementIterator {
   }
 
   std::shared_ptr<Memory> memory_;
-  std::shared_ptr<const Origin> origin_;  // null once it is clear that this pass is not remembered, or is already
+  std::shared_ptr<const Origin> origin_;  // null once this pass will not be remembered, or already is
   Cardinality size_;
   IteratorPtr input_;
   std::string temporary_;
@@ -311,16 +313,17 @@ class FillingIterator final : public ElementIterator {
 
 IteratorPtr iterate_cache(const std::shared_ptr<Memory>& memory, const Stage& below, const IterationContext& context) {
   if (!memory->path.empty() && std::filesystem::exists(memory->path)) {
-    auto reader =
-        std::make_unique<FromFileIterator>(memory->path, fingerprint(below), below.cardinality_if(Trust::Certain));
-    memory->settle(reader->filled_from(), true);  // a file may be another program's
+    auto reader = std::make_unique<FromFileIterator>(memory->path, fingerprint(below),
+                                                     below.cardinality_if(Reliability::Certain));
+    memory->settle(reader->filled_from(), true);  // another program may have written the file
     return reader;
   }
   if (const auto filled = memory->contents()) {
     if (!filled->rows) return iterate_elements({filled, &filled->elements});
     return filled->rows->iterate(context.unmeasured());
   }
-  // Whichever pass fills the cache, it holds what the first one would have: a resumed program must see the same.
+  // Whichever pass fills the cache, it holds what the first pass would have stored: a resumed program must see the
+  // same.
   return std::make_unique<FillingIterator>(memory, below, context);
 }
 
@@ -348,7 +351,7 @@ StageDescription cache_in(const std::string& path) {
               },
           .iterate = [memory](const Stage& below,
                               const IterationContext& context) { return iterate_cache(memory, below, context); },
-          .lasting = memory,
+          .pass_state = memory,
           .on_other_input =
               [path](const Stage&, int workers, int worker) {
                 return cache_in(path.empty() || workers == 1 ? path : str(path, ".", worker, "-of-", workers));

@@ -8,7 +8,7 @@
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/random_key.h"
 
-// Stages that take an element of each dataset or of one of them, and what stages of several inputs share.
+// Stages that combine several datasets, and code shared by stages with several inputs.
 namespace lockstep::data {
 namespace {
 
@@ -24,7 +24,7 @@ class ZipIterator final : public ElementIterator {
 
   bool next(Element& element) override {
     Place part;
-    std::exception_ptr error;  // the first one; what belongs together stays together
+    std::exception_ptr error;  // the first error; elements that belong together stay together
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       if (error ? inputs_[i]->skip(1) == 0 : !part.read(*inputs_[i])) {
         rethrow_if_fatal(error);
@@ -67,14 +67,14 @@ ElementSpec spec_of_zip(const Stage& zip) {
   return spec;
 }
 
-/// The shortest text from which the same number is read again.
+/// The shortest text that parses back to the same number.
 std::string exact_text(double number) {
   std::array<char, 32> text{};
   const auto written = std::to_chars(text.data(), text.data() + text.size(), number);
   return {text.data(), written.ptr};
 }
 
-/// The same shares, so that their sum is a number.
+/// The same proportions, scaled so that their sum is finite.
 std::vector<double> with_finite_sum(std::vector<double> weights) {
   if (std::isfinite(std::accumulate(weights.begin(), weights.end(), 0.0))) return weights;
   const double largest = *std::ranges::max_element(weights);
@@ -110,7 +110,7 @@ class SampleIterator final : public ElementIterator {
       std::size_t chosen = weights_.size();
       for (std::size_t i = 0; i < weights_.size(); ++i) {
         if (weights_[i] <= 0) continue;
-        chosen = i;  // the last one with a weight if rounding leaves something over
+        chosen = i;  // the last one with a weight, in case of a rounding error
         if (at < weights_[i]) break;
         at -= weights_[i];
       }

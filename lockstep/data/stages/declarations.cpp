@@ -1,17 +1,17 @@
 #include "lockstep/data/iterators.h"
 
-// Stages that say something about the elements below and leave them as they are.
+// Stages that declare properties of the elements and pass them on unchanged.
 namespace lockstep::data {
 namespace {
 
-/// Each element too many is an error in its place; so is the end if it comes too early, once.
+/// Each excess element is an error in its place; an early end is one error.
 class AssertCardinalityIterator final : public ElementIterator {
  public:
   AssertCardinalityIterator(IteratorPtr input, Cardinality expected) : input_(std::move(input)), expected_(expected) {}
 
   bool next(Element& element) override {
     if (ended_) return false;
-    ++count_;  // also if it fails
+    ++count_;  // counts even if it fails
     if (!input_->next(element)) {
       --count_;
       ended_ = true;
@@ -57,7 +57,7 @@ StagePtr make_assert_cardinality(StagePtr input, Cardinality expected) {
                                                     .elements = StageTraits::Elements::Same,
                                                     .asserts_count = true},
                                          .cardinality = [expected](const Stage&) { return expected; },
-                                         .trust = [](const Stage&) { return Trust::Promised; },
+                                         .reliability = [](const Stage&) { return Reliability::Promised; },
                                          .iterate = over_input<AssertCardinalityIterator>(expected)});
 }
 

@@ -6,13 +6,13 @@
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/random_key.h"
 
-// Stages whose elements are some of their input's.
+// Stages that pass on some of their input's elements.
 namespace lockstep::data {
 namespace {
 
 Cardinality unknown_cardinality(const Stage&) { return Cardinality::unknown(); }
 
-/// Notes an element that is left out.
+/// Records a dropped element.
 void note(const IgnoreErrorsOptions& options, const ErrorCounter::Where& where, const std::string& message) {
   if (options.counter && !options.counter->add(message, where)) return;
   if (options.log) say_warning(str("ignore_errors left out an element: ", message));
@@ -83,7 +83,7 @@ StagePtr make_ignore_errors(StagePtr input, IgnoreErrorsOptions options) {
         note(options, where, error.what());
         if (errors >= options.give_up_after) throw;
       } catch (...) {
-        note(options, where, "an exception that is no std::exception");
+        note(options, where, "an exception that is not a std::exception");
         if (errors >= options.give_up_after) throw;
       }
     }
@@ -97,8 +97,8 @@ StagePtr make_ignore_errors(StagePtr input, IgnoreErrorsOptions options) {
            },
        .iterate =
            [next](const Stage& below, const IterationContext& context) {
-             // Several of one pipeline may share a counter: each has places of its own, also in a pipeline that is built
-             // again.
+             // Several stages of one pipeline may share a counter: each has its own places, the same if the pipeline is
+             // rebuilt.
              const auto others = static_cast<std::uint64_t>(count_stages(below, "ignore_errors"));
              const ErrorCounter::Where start{.pass = mix(context.pass_key(), others), .is_resumed = context.is_resumed};
              return make_function_iterator([next, elements = below.iterate(context), where = start](

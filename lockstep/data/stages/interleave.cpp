@@ -9,8 +9,8 @@
 // Stages that read several datasets one after the other or in turn.
 namespace lockstep::data {
 
-/// The first stage that cannot promise exact positions among the datasets that a function made, in words. They are not
-/// part of the pipeline's tree, so it is known only once they are there. Written and read by any thread.
+/// The first stage without exact positions among the datasets that a function returned, in words. They are not part of
+/// the pipeline's tree, so this is known only once they exist. Thread-safe.
 class MetObstacle {
  public:
   void note(const std::string& obstacle) {
@@ -29,15 +29,15 @@ class MetObstacle {
 
 namespace {
 
-/// The elements of several iterators: `cycle_length` of them in turn, `block_length` elements of each. `open` gives the
-/// next one, null behind the last; one that cannot be opened is one place.
+/// The elements of several iterators: `cycle_length` of them in turn, `block_length` elements of each. `open` returns
+/// the next one, null after the last; one that cannot be opened is one place.
 class InTurnIterator final : public ElementIterator {
  public:
   InTurnIterator(std::function<IteratorPtr()> open, int cycle_length, std::int64_t block_length)
       : open_next_(std::move(open)), open_(static_cast<std::size_t>(cycle_length)), block_length_(block_length) {}
 
-  // The order is TensorFlow's: a dataset that ends gives its turn to the next in the cycle, and its place is filled
-  // from the input when it is its turn again.
+  // The order is TensorFlow's: a dataset that ends passes its turn to the next in the cycle, and its slot is refilled
+  // from the input when its turn comes again.
   bool next(Element& element) override {
     while (ElementIterator* current = find_open()) {
       Place place;
@@ -68,7 +68,7 @@ class InTurnIterator final : public ElementIterator {
         });
   }
 
-  /// The one whose turn it is, opened if need be; null at the end.
+  /// The iterator whose turn it is, opened if needed; null at the end.
   ElementIterator* find_open() {
     while (!ended_ || open_count_ > 0) {
       IteratorPtr& current = open_[place_];
@@ -156,7 +156,7 @@ StagePtr make_interleave(StagePtr input, Expansion expansion, ElementSpec result
   const Expansion expand = [expansion = std::move(expansion), description](Element&& element) {
     return call_for_stage(description, [&] { return expansion(std::move(element)); });
   };
-  const auto met_obstacle = std::make_shared<MetObstacle>();  // where passes note what they meet
+  const auto met_obstacle = std::make_shared<MetObstacle>();  // filled by passes
   return make_stage(
       {std::move(input)},
       {.kind = given ? "interleave" : "flat_map",
@@ -172,9 +172,9 @@ StagePtr make_interleave(StagePtr input, Expansion expansion, ElementSpec result
        },
        .iterate =
            [=](const Stage& below, const IterationContext& context) {
-             // The time of inner datasets counts as this stage's own.
+             // The time of inner datasets counts as this stage's.
              IterationContext inner = context.below(1).unmeasured();
-             // Functions within functions tell the stage that is part of the pipeline's tree.
+             // Nested functions report to the outermost stage, which is part of the pipeline's tree.
              if (!inner.met_obstacle) inner.met_obstacle = met_obstacle;
              std::shared_ptr<ElementIterator> elements = below.iterate(context.below(0));
              const auto open = [=, opened = std::uint64_t{0}]() mutable -> IteratorPtr {

@@ -8,9 +8,9 @@
 
 namespace lockstep::data {
 
-/// A random order of the numbers below `size`, of which any part can be told at once: number i of the order is computed and not
-/// looked up. A Feistel network shuffles all numbers of so many bits, which are fewer than twice as many; those that are too
-/// large are sent through it again.
+/// A random permutation of the numbers below `size` with random access: number i is computed, not looked up. A Feistel
+/// network permutes all numbers of so many bits, fewer than twice as many; results that are too large go through it
+/// again.
 class KeyedPermutation {
  public:
   KeyedPermutation(std::uint64_t key, std::uint64_t size)
@@ -31,7 +31,7 @@ class KeyedPermutation {
  private:
   static constexpr std::uint64_t lowest(int bits) { return (std::uint64_t{1} << bits) - 1; }
 
-  // Each pair of rounds changes one half by the other and then the other by the one.
+  // Each pair of rounds changes one half by the other, then vice versa.
   std::uint64_t shuffled(std::uint64_t number) const {
     const int high_bits = bits_ - low_bits_;
     std::uint64_t low = number & lowest(low_bits_);

@@ -9,14 +9,14 @@
 
 namespace lockstep::data {
 
-/// An iterator that can tell how many elements are left before they are taken. Those that were looked at are kept until
-/// then, and so are their errors.
+/// An iterator that can count the remaining elements before they are taken. Elements and errors read for that are kept
+/// until they are taken.
 class LookAhead : public ElementIterator {
  public:
   explicit LookAhead(IteratorPtr input) : input_(std::move(input)) {}
 
-  /// How many of the next `count` places there are. Those from `begin` to `end` can be taken afterwards, the others only
-  /// skipped. What was looked at before must have been passed.
+  /// Returns how many of the next `count` places there are. Those from `begin` to `end` can be taken afterwards, the
+  /// others only skipped. Everything looked at earlier must have been passed.
   std::int64_t look(std::int64_t count, std::int64_t begin, std::int64_t end) {
     before_ = input_->skip(begin);
     if (before_ < begin) return before_;
@@ -58,9 +58,9 @@ class LookAhead : public ElementIterator {
   }
 
   IteratorPtr input_;
-  std::int64_t before_ = 0;  ///< places that were left out before those in `ahead_`
+  std::int64_t before_ = 0;  ///< places skipped before those in `ahead_`
   std::deque<Place> ahead_;
-  std::int64_t behind_ = 0;  ///< and behind them
+  std::int64_t behind_ = 0;  ///< places skipped after them
 };
 
 }  // namespace lockstep::data

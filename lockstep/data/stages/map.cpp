@@ -12,14 +12,14 @@
 namespace lockstep::data {
 namespace {
 
-/// What `map` and `map_with_random` compute. Shared by the iterators of a stage and their threads.
+/// The function of `map` or `map_with_random`. Shared by the iterators of a stage and their threads.
 struct MapWork {
   KeyedMapFunction function;
   bool is_random = false;
   MapOptions options;
   std::string stage;  ///< for messages
 
-  /// Computes one element. An exception gets the stage's name.
+  /// Computes one element. Adds the stage's name to exceptions.
   void run(Element& element, std::uint64_t pass_key, std::int64_t row) const {
     try {
       function(element, mix(pass_key, static_cast<std::uint64_t>(row)));
@@ -27,7 +27,7 @@ struct MapWork {
       rethrow_with_stage(stage);
     }
   }
-  /// What the keys of this pass's rows are made from, and what the input is started with.
+  /// Basis of the keys of this pass's rows, and of the context of the input.
   std::uint64_t pass_key(const IterationContext& context) const {
     return mix(options.seed ? *options.seed : context.stage_seed(), context.epoch);
   }
@@ -37,14 +37,14 @@ struct MapWork {
 };
 using MapWorkPtr = std::shared_ptr<const MapWork>;
 
-/// `change(element, number)` of each element, without gradients.
+/// Applies `change(element, number)` to each element, without gradients.
 template <class Change>
 class NumberedIterator final : public CountingIterator {
  public:
   NumberedIterator(IteratorPtr input, Change change) : CountingIterator(std::move(input)), change_(std::move(change)) {}
 
   bool next(Element& element) override {
-    const std::int64_t number = count_++;  // also if it fails
+    const std::int64_t number = count_++;  // counts even if it fails
     if (!input_->next(element)) return false;
     const c10::AutoGradMode no_grad(false);
     change_(element, number);
@@ -63,7 +63,7 @@ IteratorPtr change_numbered(IteratorPtr input, Change change) {
 using Clock = std::chrono::steady_clock;
 
 /// Threads take a few elements at a time from the input, compute them, and put them into a ring in the order of the
-/// input. Of rows of a source only the numbers are taken under the lock; a worker gathers its rows itself.
+/// input. For rows of a source, only the numbers are taken under the lock; a worker gathers its rows itself.
 class ParallelMapIterator final : public ElementIterator {
  public:
   ParallelMapIterator(MapWorkPtr map, const Stage& input, const IterationContext& context)
@@ -114,21 +114,21 @@ class ParallelMapIterator final : public ElementIterator {
   LazyWorkers<ElementPiece> workers_;  // last: its threads use all of the above
 };
 
-/// Rows that were computed together: blocks of rows of one form, and errors where rows failed.
+/// Rows that were computed together: blocks of rows of one form, and errors for failed rows.
 struct BlockPiece {
   struct Part {
     std::int64_t rows = 0;
     Place block = {};                            // or an error in place of the rows
-    std::optional<RowForm> form = std::nullopt;  // of the block's rows
+    std::optional<RowForm> form = std::nullopt;  // form of the block's rows
   };
-  ElementPiece rows;  // what to compute
+  ElementPiece rows;  // the rows to compute
   std::vector<Part> parts;
   std::size_t taken = 0;
   BufferPool pool{8};
 };
 
 /// Batches of the results of a `map` with parallel calls, in one step: the thread that computes a row also puts it into
-/// the batch. The same batches as from the two stages one after the other.
+/// the batch. The batches equal those of the two separate stages.
 class MappedBatchIterator final : public BatchingIterator<PieceSource> {
  public:
   MappedBatchIterator(MapWorkPtr map, const Stage& input, const IterationContext& context, const BatchShape& shape,
@@ -142,8 +142,8 @@ class MappedBatchIterator final : public BatchingIterator<PieceSource> {
                  {[this](BlockPiece& piece) { return fill(piece); }, [this](BlockPiece& piece) { compute(piece); },
                   [] { prepare_pipeline_thread("ls-map"); }}) {}
 
-  // As when rows are stacked one by one: the first row that fails, or that differs from the first of its batch, is the
-  // one to tell, and the batch fails as a whole, unless it is a remainder that is left out.
+  // As when rows are stacked one by one: the first row that fails, or that differs from the first of its batch, is
+  // reported, and the batch fails as a whole, unless it is a dropped remainder.
   bool next(Element& element) override {
     std::vector<Element> blocks;
     std::optional<RowForm> form;
@@ -178,7 +178,7 @@ class MappedBatchIterator final : public BatchingIterator<PieceSource> {
   }
 
   bool fill(BlockPiece& piece) {
-    // Pieces end with batches, so that no row has to be kept for the next one, and one is often a whole batch.
+    // Pieces end with batches, so no row has to be kept for the next one, and one is often a whole batch.
     return input_->fill(piece.rows, std::min(piece_size_.get(), size_ - input_->passed() % size_));
   }
 
@@ -208,7 +208,7 @@ class MappedBatchIterator final : public BatchingIterator<PieceSource> {
           piece.rows.items[static_cast<std::size_t>(i)].give(row);
         map_->run(row, pass_key_, piece.rows.first_row + i);
         if (writer.add(row)) continue;
-        close_block();  // rows of another form: a block of their own
+        close_block();  // rows of another form get their own block
         writer.add(row);
       } catch (...) {
         close_block();
@@ -252,7 +252,7 @@ StagePtr make_map_stage(StagePtr input, MapWork work, ElementSpec result) {
       .identity = text_of(*map, false),
       .traits = {.source = StageTraits::Source::Inputs,
                  .elements = StageTraits::Elements::Mapped,
-                 .passes_over = !is_parallel},  // threads that have started compute all
+                 .passes_over = !is_parallel},  // threads compute everything once started
       .spec = [map, result = std::move(result)](
                   const Stage& below) { return map->options.spec ? map->options.spec(below.element_spec()) : result; },
       .iterate = [map](const Stage& below, const IterationContext& context) -> IteratorPtr {

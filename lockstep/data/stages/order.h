@@ -8,9 +8,9 @@
 
 namespace lockstep::data {
 
-/// What an order of elements and the same order of row numbers share, so that each is written once: `Self` has
-/// `read(std::span<Item>)`, which writes up to so many items and says how many, fewer only at the end. Elements are read
-/// one at a time; one that fails throws, and has its place.
+/// Shared by an order of elements and the same order of row numbers, so that each is written once: `Self` has
+/// `read(std::span<Item>)`, which writes up to so many items and returns how many, fewer only at the end. Elements are
+/// read one at a time; one that fails throws and keeps its place.
 template <class Self, class Stream>
 class OrderOf;
 
@@ -48,9 +48,9 @@ std::unique_ptr<Stream> start_input(const Stage& input, const IterationContext& 
 /// Elements index, index + shards, ...
 IteratorPtr take_shard(IteratorPtr elements, std::int64_t shards, std::int64_t index);
 
-/// A stage that only chooses and orders the elements of its input: `make.operator()<Stream>(below, context)` is the order
-/// of its elements or row numbers. Over rows of a source it works on plain numbers, so that `from_tensor_slices ->
-/// shuffle -> shard -> repeat -> batch` costs one gather per batch.
+/// A stage that only chooses and orders the elements of its input: `make.operator()<Stream>(below, context)` is the
+/// order of its elements or row numbers. Over rows of a source it works on plain numbers, so that `from_tensor_slices
+/// -> shuffle -> shard -> repeat -> batch` costs one gather per batch.
 template <class Make>
 StagePtr make_order(StagePtr input, StageDescription description, Make make) {
   description.rows = &Stage::row_source;
@@ -65,7 +65,7 @@ StagePtr make_order(StagePtr input, StageDescription description, Make make) {
   return make_stage({std::move(input)}, std::move(description));
 }
 
-/// InvalidArgument unless `count` is a number of elements or passes, or -1: all, or for ever. `kind` names the stage.
+/// InvalidArgument unless `count` is a number of elements or passes, or -1: all, or endless. `kind` names the stage.
 void check_count(std::string_view kind, std::int64_t count);
 
 }  // namespace lockstep::data

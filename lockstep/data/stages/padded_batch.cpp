@@ -31,7 +31,7 @@ bool fits(const c10::Scalar& value, at::ScalarType dtype) {
   try {
     const std::int64_t held = at::full({}, value, at::TensorOptions(dtype)).item().toLong();
     if (!value.isFloatingPoint()) return held == value.toLong();
-    return number < 0x1p63 && static_cast<double>(held) == number;  // 2^63 is the first that no int64 holds
+    return number < 0x1p63 && static_cast<double>(held) == number;  // 2^63 is the first number that int64 cannot hold
   } catch (const std::exception&) {
     return false;  // out of range
   }
@@ -59,7 +59,7 @@ void require_count(std::size_t given, const char* what, std::size_t components, 
        .help = str("give one ", what, " for each component, ", one_for_all ? "one for all, " : "", "or none")});
 }
 
-/// What is asked for must be possible for elements that look like this, as far as that is known.
+/// Throws if the options are impossible for elements with this spec, as far as known.
 void require_fitting(const PaddedBatchOptions& options, const ElementSpec& spec, const std::string& where) {
   if (!spec.components) return;
   require_count(options.padded_shapes.size(), "padded shape", spec.components->size(), false, where);
@@ -106,7 +106,7 @@ class PaddedBatchIterator final : public BatchingIterator<ElementIterator> {
   }
 
  private:
-  /// Makes component i of all rows as large as asked, or as the largest of them.
+  /// Pads component i of all rows to the requested size, or to the largest of them.
   void pad(std::vector<Element>& rows, std::size_t i) const {
     const at::Tensor& first = rows.front().tensor(i);
     std::vector<std::int64_t> sizes(static_cast<std::size_t>(first.dim()), 0);

@@ -11,15 +11,15 @@
 #include "lockstep/data/stage_counters.h"
 #include "lockstep/data/workers.h"
 
-// What the threads of a pipeline hand over.
+// Work items passed between the threads of a pipeline.
 namespace lockstep::data {
 
-/// A few elements in order, or the errors that stand in their places.
+/// A few elements in order, or the errors in their places.
 struct ElementPiece {
   std::vector<Place> items;  // the first `count` are in use; the others keep their memory
   std::size_t count = 0;
   std::size_t taken = 0;
-  std::vector<std::int64_t> indices;  // of rows that are gathered by the worker
+  std::vector<std::int64_t> indices;  // rows for the worker to gather
   std::int64_t first_row = 0;
   BufferPool pool{4};
 
@@ -29,7 +29,7 @@ struct ElementPiece {
     item.error = nullptr;
     return item;
   }
-  /// Adds up to `wanted` places of `input`; none if it is at its end.
+  /// Appends up to `wanted` places of `input`; none if it is at its end.
   void fill(ElementIterator& input, std::int64_t wanted) {
     for (std::int64_t i = 0; i < wanted; ++i) {
       if (add().read(input)) continue;
@@ -38,8 +38,8 @@ struct ElementPiece {
     }
   }
   void clear() { count = taken = 0; }
-  /// Moves the next element out, or throws what took its place. Once all are taken, `workers` give the next piece; false
-  /// at their end. `counters` may be null.
+  /// Moves the next element out, or throws the error in its place. Once all are taken, gets the next piece from
+  /// `workers`; false at their end. `counters` may be null.
   bool next_of(LazyWorkers<ElementPiece>& workers, StageCounters* counters, Element& element) {
     if (taken == count) {
       if (counters) counters->buffer(workers.ready(), workers.limit());
@@ -50,8 +50,8 @@ struct ElementPiece {
   }
 };
 
-/// How many elements make a piece: as many as take some time, so that handing over costs little and slow elements are
-/// still shared out one by one.
+/// How many elements make a piece: enough to make handing over cheap, few enough that slow elements are still
+/// distributed one by one.
 class PieceSize {
  public:
   /// About 100 microseconds, 64 elements at most.
@@ -76,8 +76,8 @@ class PieceSize {
   std::atomic<std::int64_t> size_{1};
 };
 
-/// The rows of a piece, gathered in one call. If that fails they are read one by one, so that those fail that cannot be
-/// read, and not all that happen to be in the same piece.
+/// The rows of a piece, gathered in one call. If that fails they are read one by one, so that only the unreadable ones
+/// fail and not the whole piece.
 class GatheredPiece {
  public:
   GatheredPiece(const RowSourcePtr& rows, ElementPiece& piece) : rows_(rows), piece_(piece) {
@@ -103,8 +103,8 @@ class GatheredPiece {
   bool one_by_one_ = false;
 };
 
-/// Where the threads of a map take pieces of work from: elements of a stage, or the numbers of rows that a worker
-/// gathers itself. Counts places, so that every row has a number whoever computes it.
+/// Source of a map's work pieces: elements of a stage, or row numbers that a worker gathers itself. Counts places, so
+/// every row has the same number whichever thread computes it.
 class PieceSource {
  public:
   PieceSource(const Stage& stage, const IterationContext& context) : rows_(stage.row_source()) {

@@ -10,8 +10,7 @@ class PrefetchIterator final : public OneToOneIterator {
         deferred_(input_->deferred()),
         chunks_(chunks),
         counters_(std::move(counters)),
-        // Batches whose rows are known beforehand are gathered by two threads: one does not reach the speed of the
-        // memory.
+        // Batches whose rows are known beforehand are gathered by two threads: one cannot saturate the memory.
         workers_(deferred_ != nullptr && slots > 1 ? 2 : 1, slots,
                  {[this](ElementPiece& piece) { return deferred_ ? decide(piece) : fill(piece); },
                   [this](ElementPiece& piece) {
@@ -50,7 +49,7 @@ class PrefetchIterator final : public OneToOneIterator {
     return piece.count > 0;
   }
 
-  DeferredIterator* deferred_;  // the input, if it can be asked that way
+  DeferredIterator* deferred_;  // the input, if it supports deferral
   bool chunks_;
   std::shared_ptr<StageCounters> counters_;
   PieceSize size_;

@@ -15,14 +15,14 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
       : input_(std::move(input)),
         context_(std::move(context)),
         count_(count),
-        size_(input_->cardinality_if(Trust::Certain)) {}
+        size_(input_->cardinality_if(Reliability::Certain)) {}
 
   std::size_t read(std::span<Item> items) {
     std::size_t written = 0;
     while (written < items.size() && is_wanted()) {
       start_if_needed();
       const std::span<Item> rest = items.subspan(written);
-      in_pass_ += std::ssize(rest);  // also if it fails
+      in_pass_ += std::ssize(rest);  // counts even if it fails
       const std::size_t got = this->read_from(*current_, rest);
       in_pass_ -= static_cast<std::int64_t>(rest.size() - got);
       written += got;
@@ -88,9 +88,9 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
     mark();
   }
 
-  /// False if the input is empty, which repeating does not change.
+  /// False if the input is empty: repeating it yields nothing.
   bool end_pass() {
-    if constexpr (std::is_same_v<Stream, ElementIterator>) let_go();  // of files, threads and caches
+    if constexpr (std::is_same_v<Stream, ElementIterator>) let_go();  // frees files, threads and caches
     current_ = nullptr;
     if (in_pass_ == 0) {
       count_ = pass_ = 0;
@@ -104,14 +104,13 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
   struct PassStart {
     std::int64_t pass = 0;
     std::int64_t before = 0;                    // places of all passes before it
-    std::shared_ptr<const Stream> stream = {};  // of the last few passes: it finds places in them
+    std::shared_ptr<const Stream> stream = {};  // for the last few passes, to locate places in them
   };
-  // Enough for whatever is read ahead. Should somebody ask for an older place, it is found from the first start:
-  // slower, and no less exact.
+  // Enough for all reading ahead. An older place is found from the first start: slower, but just as exact.
   static constexpr std::size_t kStarts = 256;
   static constexpr std::size_t kStreams = 2;
 
-  /// How many of the next `count` places are whole passes of a known size: they need no iterator at all.
+  /// How many of the next `count` places are whole passes of a known size: those need no iterator.
   std::int64_t whole_passes(std::int64_t count) const {
     if (current_ || !size_.is_known() || size_.value() == 0) return 0;
     const std::int64_t whole = count / size_.value();
@@ -120,7 +119,7 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
 
   void mark() {
     const std::lock_guard lock(mutex_);
-    if (!starts_.empty() && starts_.back().pass == pass_) starts_.pop_back();  // begun where whole passes were left out
+    if (!starts_.empty() && starts_.back().pass == pass_) starts_.pop_back();  // begun while skipping whole passes
     starts_.push_back({pass_, before_, current_});
     if (starts_.size() > kStarts) starts_.pop_front();
     if (starts_.size() > kStreams) starts_[starts_.size() - kStreams - 1].stream = nullptr;
@@ -136,11 +135,11 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
   std::int64_t count_;
   Cardinality size_;
   std::shared_ptr<Stream> current_;  // null between passes
-  std::int64_t in_pass_ = 0;         // places of the current pass that were passed
+  std::int64_t in_pass_ = 0;         // places passed in the current pass
   std::int64_t pass_ = 0;
   std::int64_t before_ = 0;
   PassStart first_;
-  mutable std::mutex mutex_;  // passes are started by the thread that reads ahead, and looked up by the one that saves
+  mutable std::mutex mutex_;  // the reading thread starts passes; the thread that saves a position looks them up
   std::deque<PassStart> starts_;
 };
 
@@ -148,18 +147,20 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
 
 StagePtr make_repeat(StagePtr input, std::int64_t count) {
   check_count("repeat", count);
-  return make_order(
-      std::move(input),
-      {.kind = "repeat",
-       .text = count < 0 ? "repeat" : str("repeat(", count, ")"),
-       .traits = StageTraits::passing_over(StageTraits::Elements::Picked),
-       .cardinality = [count](const Stage& below) { return repeated(below.cardinality(), count); },
-       // Repeated for ever, nothing stays nothing.
-       .trust = [](const Stage& below) { return below.cardinality().is_unknown() ? Trust::None : below.trust(); },
-       .total_rows = [count](const Stage& below) { return repeated(below.total_rows(), count); }},
-      [count]<class Stream>(const Stage& below, const IterationContext& context) {
-        return std::make_unique<RepeatOf<Stream>>(below.shared_from_this(), context, count);
-      });
+  return make_order(std::move(input),
+                    {.kind = "repeat",
+                     .text = count < 0 ? "repeat" : str("repeat(", count, ")"),
+                     .traits = StageTraits::passing_over(StageTraits::Elements::Picked),
+                     .cardinality = [count](const Stage& below) { return repeated(below.cardinality(), count); },
+                     // Repeating an empty input endlessly yields nothing.
+                     .reliability =
+                         [](const Stage& below) {
+                           return below.cardinality().is_unknown() ? Reliability::None : below.reliability();
+                         },
+                     .total_rows = [count](const Stage& below) { return repeated(below.total_rows(), count); }},
+                    [count]<class Stream>(const Stage& below, const IterationContext& context) {
+                      return std::make_unique<RepeatOf<Stream>>(below.shared_from_this(), context, count);
+                    });
 }
 
 }  // namespace lockstep::data

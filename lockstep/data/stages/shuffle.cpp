@@ -13,7 +13,7 @@
 namespace lockstep::data {
 namespace {
 
-/// How far a pass over a computed order has come.
+/// The progress of a pass over a computed order.
 class PermutedPass {
  public:
   explicit PermutedPass(const KeyedPermutation& order) : order_(order) {}
@@ -33,7 +33,7 @@ class PermutedPass {
   std::int64_t given_ = 0;
 };
 
-/// A full shuffle of many elements: all are read before the first is given, and their order is computed.
+/// A full shuffle of many elements: reads them all before yielding the first, in a computed order.
 class PermutedElements final : public ElementIterator {
  public:
   PermutedElements(IteratorPtr input, const KeyedPermutation& order) : input_(std::move(input)), pass_(order) {}
@@ -47,8 +47,8 @@ class PermutedElements final : public ElementIterator {
   std::int64_t skip(std::int64_t count) override { return pass_.skip(count); }
 
  private:
-  // What is thrown here concerns the whole stream. Then nothing is kept, so that asking again does not give places that were
-  // never read.
+  // An exception here concerns the whole stream. Nothing is kept then, so that the next call does not yield places that
+  // were never read.
   void read_all() {
     if (!all_.empty()) return;
     std::vector<Place> all(static_cast<std::size_t>(pass_.size()));
@@ -61,7 +61,7 @@ class PermutedElements final : public ElementIterator {
   std::vector<Place> all_;
 };
 
-/// A full shuffle of many row numbers. Those of a source need not be read, because they are the places.
+/// A full shuffle of many row numbers. A source's own need not be read, because they equal the places.
 class PermutedIndices final : public IndexIterator {
  public:
   PermutedIndices(IndexIteratorPtr input, const KeyedPermutation& order) : input_(std::move(input)), pass_(order) {}
@@ -83,7 +83,7 @@ class PermutedIndices final : public IndexIterator {
   std::vector<std::int64_t> all_;
 };
 
-/// Shuffles places through a buffer: an element that fails does so where it would have stood.
+/// Shuffles places through a buffer: a failed element fails at its shuffled place.
 class ShuffleIterator final : public ElementIterator {
  public:
   ShuffleIterator(IteratorPtr input, std::uint64_t key, std::int64_t capacity, Cardinality input_size)
@@ -101,13 +101,13 @@ class ShuffleIterator final : public ElementIterator {
     return true;
   }
 
-  /// Where the size of the input is known the choices are made with numbers first; then only the elements that stay in
+  /// If the size of the input is known, the choices are first made with numbers; then only the elements that stay in
   /// the buffer are computed.
   std::int64_t skip(std::int64_t count) override {
     if (input_size_.is_unknown()) return ElementIterator::skip(count);
     ShuffleBuffer<std::int64_t> plan = buffer_.numbered();
     const std::int64_t held = buffer_.size();
-    std::int64_t next_number = held;  // of the element that the input would give next
+    std::int64_t next_number = held;  // number of the input's next element
     const std::int64_t last_number =
         input_size_.is_infinite() ? std::numeric_limits<std::int64_t>::max() : held + input_size_.value() - pulled_;
     const std::int64_t skipped = plan.skip(count, [&](std::int64_t& number) {
@@ -119,7 +119,7 @@ class ShuffleIterator final : public ElementIterator {
     return skipped;
   }
 
-  // As a shuffle of numbers writes it, without a mark, and reads it, passing over the mark.
+  // The same format as a shuffle of numbers: writes no mark, and skips a mark when reading.
   void locate(std::int64_t consumed, Position& position) const override {
     position.push(consumed);
     position.push(0);
@@ -159,10 +159,10 @@ class ShuffleIterator final : public ElementIterator {
   std::int64_t pulled_ = 0;
 };
 
-/// The number of elements of a full shuffle whose order is computed; nothing where a buffer decides the order. It depends on the
-/// stages alone, so that elements and numbers come in the same order.
+/// The number of elements of a full shuffle with a computed order; nothing if a buffer determines the order. Depends
+/// only on the stages, so that elements and numbers come in the same order.
 std::optional<std::uint64_t> permuted_size(const Stage& below, std::int64_t buffer_size) {
-  const Cardinality size = below.cardinality_if(Trust::Certain);
+  const Cardinality size = below.cardinality_if(Reliability::Certain);
   if (!size.is_known() || size.value() <= kMostStoredNumbers || size.value() > buffer_size) return std::nullopt;
   return static_cast<std::uint64_t>(size.value());
 }
@@ -178,7 +178,8 @@ std::unique_ptr<Stream> start_shuffle(const Stage& below, const IterationContext
     return std::make_unique<PermutedIndices>(std::move(all), KeyedPermutation(key, *permuted));
   } else {
     if (permuted) return std::make_unique<PermutedElements>(std::move(all), KeyedPermutation(key, *permuted));
-    return std::make_unique<ShuffleIterator>(std::move(all), key, buffer_size, below.cardinality_if(Trust::Certain));
+    return std::make_unique<ShuffleIterator>(std::move(all), key, buffer_size,
+                                             below.cardinality_if(Reliability::Certain));
   }
 }
 

@@ -11,13 +11,13 @@
 namespace lockstep::data {
 namespace {
 
-/// The buffer as it was when so many numbers had been given.
+/// The buffer's state after `given` numbers were returned.
 struct ShuffleMark {
   std::int64_t given = 0;
   ShuffleBuffer<std::int64_t> buffer;
 };
 
-/// The latest marks. They are made by the thread that reads, and looked for by the one that saves a position.
+/// The latest marks. The reading thread makes them; the thread that saves a position looks them up.
 class ShuffleMarks {
  public:
   void add(ShuffleMark mark) {
@@ -26,7 +26,7 @@ class ShuffleMarks {
     marks_.push_back(std::move(added));
     if (marks_.size() > kKept) marks_.pop_front();
   }
-  /// The last one that lies at or before this place; null if there is none any more.
+  /// The last mark at or before this place; null if none is left.
   std::shared_ptr<const ShuffleMark> before(std::int64_t given) const {
     const std::lock_guard lock(mutex_);
     const auto behind = std::ranges::find_if(marks_, [&](const auto& mark) { return mark->given > given; });
@@ -34,7 +34,7 @@ class ShuffleMarks {
   }
 
  private:
-  static constexpr std::size_t kKept = 16;  // stages above read less far ahead than so many distances between marks
+  static constexpr std::size_t kKept = 16;  // stages above read less far ahead than this many marks span
 
   mutable std::mutex mutex_;
   std::deque<std::shared_ptr<const ShuffleMark>> marks_;
@@ -73,8 +73,8 @@ class ShuffleIndices final : public IndexIterator {
     return skipped;
   }
 
-  // The place, and what is written of a mark: how many numbers, which a shuffle of elements passes over, where the mark lies,
-  // the buffer, and the input's place.
+  // The place, and the mark: how many numbers it stores (which a shuffle of elements skips), its place, the buffer, and
+  // the input's position.
   void locate(std::int64_t consumed, Position& position) const override {
     position.push(consumed);
     Position at_mark;
@@ -99,11 +99,11 @@ class ShuffleIndices final : public IndexIterator {
   }
 
  private:
-  /// Between two marks lie so many numbers, and more where the buffer is larger: then marks cost less than drawing.
+  /// The distance between two marks, larger for large buffers: then marks cost less than drawing.
   static constexpr std::int64_t kLeastDistance = 16'384;
 
   std::int64_t to_mark(std::int64_t wanted) const { return std::min(wanted, next_mark_ - given_); }
-  // Marks lie at the same places however many numbers are asked for at a time: so positions do not depend on that.
+  // Marks are at the same places whatever the request size, so positions do not depend on it.
   void pass(std::int64_t count) {
     given_ += count;
     if (given_ == next_mark_) mark();

@@ -6,10 +6,10 @@
 
 namespace lockstep::data {
 
-/// As many numbers of a shuffle's buffer are part of a saved position; larger buffers are filled again.
+/// A saved position stores up to this many numbers of a shuffle's buffer; larger buffers are refilled.
 inline constexpr std::int64_t kMostStoredNumbers = 65'536;
 
-/// The numbers of `input` through a shuffle's buffer. A position is found again without drawing all that came before it.
+/// Passes the numbers of `input` through a shuffle's buffer. Restores a position without repeating all earlier draws.
 IndexIteratorPtr shuffle_indices(IndexIteratorPtr input, std::uint64_t key, std::int64_t capacity);
 
 }  // namespace lockstep::data

@@ -33,7 +33,7 @@ void gather_bytes(const void* from, std::size_t row_bytes, std::span<const std::
   }
   const auto* source = static_cast<const char*>(from);
   auto* target = static_cast<char*>(to);
-  constexpr std::size_t kAhead = 4;  // rows lie anywhere: start fetching the next ones while this one is copied
+  constexpr std::size_t kAhead = 4;  // rows are scattered in memory: prefetch the next ones while this one is copied
   for (std::size_t i = 0; i < indices.size(); ++i) {
     if (i + kAhead < indices.size()) {
       const char* soon = source + static_cast<std::size_t>(indices[i + kAhead]) * row_bytes;
@@ -103,7 +103,7 @@ class TensorRows final : public RowSource {
     }
   }
 
-  /// What rows look like.
+  /// The spec of the rows.
   ElementSpec spec() const {
     ElementSpec rows = ElementSpec::of(batch_).unbatched();
     for (std::size_t i = 0; i < batch_.size(); ++i)
@@ -160,7 +160,7 @@ class TensorRows final : public RowSource {
   }
 
   Element batch_;
-  std::vector<std::optional<SparseRows>> sparse_;  // of components that are sparse tensors
+  std::vector<std::optional<SparseRows>> sparse_;  // for sparse components
   std::int64_t size_;
 };
 
@@ -287,7 +287,7 @@ StagePtr make_generator(std::function<Generator()> make, ElementSpec spec, Gener
                     {.kind = "from_generator",
                      .traits = {.source = StageTraits::Source::Memory},
                      .cardinality = [count = options.cardinality](const Stage&) { return count; },
-                     .trust = [](const Stage&) { return Trust::Promised; },
+                     .reliability = [](const Stage&) { return Reliability::Promised; },
                      .spec = [spec = options.spec.value_or(spec)](const Stage&) { return spec; },
                      .position_obstacle = obstacle,
                      .iterate =
@@ -315,7 +315,7 @@ std::string summary(const Strings& strings) {
       sum = mix(sum ^ word);
     }
   }
-  // The check sum is there in any case: a comma may be part of a name.
+  // The checksum is always included: a comma may be part of a name.
   if (all.size() > kLongest)
     all = str(strings[0].substr(0, kLongest / 2), " ... ", strings[strings.size() - 1].substr(0, kLongest / 2));
   return str(all, " #", std::hex, sum);
@@ -324,7 +324,7 @@ std::string summary(const Strings& strings) {
 StagePtr make_slices(Element batch) {
   require_set_tensors(batch, "from_tensor_slices");
   require_readable_rows(batch, "from_tensor_slices");
-  // Of byte strings it matters what they are: most often they are names of files.
+  // Byte strings are identified by their contents: most often they are names of files.
   std::string contents;
   for (const Component& component : batch.components)
     if (const auto* strings = std::get_if<Strings>(&component)) contents += summary(*strings);
@@ -340,7 +340,7 @@ StagePtr make_range(std::int64_t start, std::int64_t stop, std::int64_t step) {
   if (step == 0)
     refuse_option("range", "the step of a range must not be 0",
                   "give a step above 0 to count up, or below 0 to count down");
-  // Without signs, in which the whole of int64 is no overflow.
+  // Unsigned, so that the whole range of int64 does not overflow.
   const auto unsigned_of = [](std::int64_t number) { return static_cast<std::uint64_t>(number); };
   const std::uint64_t distance =
       step > 0 ? unsigned_of(stop) - unsigned_of(start) : unsigned_of(start) - unsigned_of(stop);

@@ -14,8 +14,8 @@
 
 namespace lockstep::data {
 
-/// The rows of a sparse tensor, found without going through all of its values each time. A row is a sparse tensor (COO)
-/// with one dimension less; it is dense if the first dimension is the only sparse one, and so are batches of such rows.
+/// The rows of a sparse tensor, indexed once. A row is a sparse tensor (COO) with one dimension less; it is dense if
+/// the first dimension is the only sparse one, and so are batches of such rows.
 class SparseRows {
  public:
   explicit SparseRows(const at::Tensor& tensor) {
@@ -49,7 +49,7 @@ class SparseRows {
 
   at::Tensor gather(std::span<const std::int64_t> rows) const {
     std::vector<std::int64_t> chosen;  // values, by number
-    std::vector<std::int64_t> places;  // the row of the batch that each goes to
+    std::vector<std::int64_t> places;  // the batch row of each value
     for (std::size_t place = 0; place < rows.size(); ++place) {
       const auto row = static_cast<std::size_t>(rows[place]);
       for (std::int64_t value = offsets_[row]; value < offsets_[row + 1]; ++value) {
@@ -78,7 +78,7 @@ class SparseRows {
   std::vector<std::int64_t> sizes_;
   at::Tensor indices_;  // sorted by rows
   at::Tensor values_;
-  std::vector<std::int64_t> offsets_;  // where the values of a row begin; one more for the end
+  std::vector<std::int64_t> offsets_;  // where the values of a row begin, plus one for the end
 };
 
 }  // namespace lockstep::data

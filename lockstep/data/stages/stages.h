@@ -10,12 +10,12 @@
 #include "lockstep/data/row_source.h"
 #include "lockstep/data/stage_options.h"
 
-// Every stage by the call that makes it: what Dataset<T> puts on top of a pipeline once types are erased.
+// One factory per stage: what Dataset<T> adds to a pipeline with types erased.
 namespace lockstep::data {
 
-// ---- what a Dataset<T> asks of its last stage
+// ---- queries on a Dataset<T>'s last stage
 
-/// The stage as it is; FailedPrecondition if there is none.
+/// Returns the stage; FailedPrecondition if it is null.
 LOCKSTEP_EXPORT const StagePtr& require_stage(const StagePtr& stage);
 LOCKSTEP_EXPORT Cardinality cardinality_of(const Stage& stage);
 LOCKSTEP_EXPORT ElementSpec element_spec_of(const Stage& stage);
@@ -27,45 +27,47 @@ LOCKSTEP_EXPORT ElementSpec element_spec_of(const Stage& stage);
 ///        └─ shuffle(4096)
 ///           └─ from_tensor_slices(60000 rows: float32[784], int64[])
 ///
-/// Datasets that were concatenated stand side by side.
+/// Concatenated datasets appear as siblings.
 LOCKSTEP_EXPORT std::string print_tree(const Stage& stage);
 
 // ---- sources
 
 /// One element, once.
 LOCKSTEP_EXPORT StagePtr make_from_tensors(Element element);
-/// Elements that are kept in memory, such as those of a window.
+/// Elements kept in memory, such as a window's.
 StagePtr make_elements(std::string kind, std::vector<Element> elements, ElementSpec spec);
 /// The rows of a batch: every component is cut along its first dimension.
 LOCKSTEP_EXPORT StagePtr make_slices(Element batch);
-/// start, start + step, ... as int64 scalars, up to but without stop.
+/// start, start + step, ... as int64 scalars, up to but excluding stop.
 LOCKSTEP_EXPORT StagePtr make_range(std::int64_t start, std::int64_t stop, std::int64_t step = 1);
 
 /// The rows of any source that can be read in any order.
 struct RowsDescription {
-  std::string kind;           ///< "from_npy"
-  std::string detail;         ///< what `describe` shows of it
-  std::string contents = {};  ///< what tells these rows from others that are described alike, for `identity`
-  bool is_list = false;       ///< the elements may be names of files
-  bool runs_functions = false;
+  std::string kind;             ///< "from_npy"
+  std::string detail;           ///< what `describe` shows of it
+  std::string contents = {};    ///< what tells these rows from others that are described alike, for `identity`
+  bool is_list = false;         ///< the elements may be names of files
+  bool runs_functions = false;  ///< whether reading a row calls a function of the program
 };
+/// The rows of `rows`, in order.
 LOCKSTEP_EXPORT StagePtr make_rows(RowsDescription description, RowSourcePtr rows, ElementSpec spec);
-/// Short lists in full, long ones by their ends and a check sum: "a.rec, b.rec".
+/// Short lists in full, long ones by their ends and a checksum: "a.rec, b.rec".
 LOCKSTEP_EXPORT std::string summary(const Strings& strings);
-/// One tensor of equal ones: (n, ...). An error that names the first that differs.
+/// Stacks tensors of equal shape: (n, ...). An error that names the first that differs.
 LOCKSTEP_EXPORT at::Tensor stack_slices(const std::vector<at::Tensor>& slices);
 
 /// Writes the next element; false at the end.
 using Generator = std::function<bool(Element&)>;
+/// What a generator yields; `make` is called for each pass.
 LOCKSTEP_EXPORT StagePtr make_generator(std::function<Generator()> make, ElementSpec spec, GeneratorOptions options);
 
-// ---- computing: one element for one
+// ---- one element in, one element out
 
 /// Changes an element in place.
 using MapFunction = std::function<void(Element&)>;
-/// The same, with a key for random numbers: one for each (seed, pass, row), whichever thread computes it.
+/// The same, with a key for random numbers: one per (seed, pass, row), whichever thread computes it.
 using KeyedMapFunction = std::function<void(Element&, std::uint64_t key)>;
-/// `result`: what the type of the results tells about them.
+/// `result`: the spec given by the type of the results.
 LOCKSTEP_EXPORT StagePtr make_map(StagePtr input, MapFunction function, ElementSpec result, MapOptions options);
 LOCKSTEP_EXPORT StagePtr make_map(StagePtr input, KeyedMapFunction function, ElementSpec result, MapOptions options);
 
@@ -74,15 +76,15 @@ using ScanFunction = std::function<void(Element& state, Element& element)>;
 /// A map that carries a state from element to element.
 LOCKSTEP_EXPORT StagePtr make_scan(StagePtr input, Element initial, ScanFunction function, ElementSpec result,
                                    SpecFunction spec = nullptr);
-/// Each element with its number in front.
+/// Each element preceded by its number.
 LOCKSTEP_EXPORT StagePtr make_enumerate(StagePtr input, std::int64_t start);
 
 // ---- choosing and ordering
 
-/// Keeps a buffer of elements and gives out a random one of them at a time: as tf.data, uniform over the whole data
-/// exactly if the buffer holds all of it.
+/// Keeps a buffer of elements and yields a random one at a time: like tf.data's, uniform over the whole data only if
+/// the buffer holds all of it.
 LOCKSTEP_EXPORT StagePtr make_shuffle(StagePtr input, std::int64_t buffer_size, ShuffleOptions options = {});
-/// The whole input several times; -1 for ever.
+/// The whole input several times; -1 is endless.
 LOCKSTEP_EXPORT StagePtr make_repeat(StagePtr input, std::int64_t count);
 /// The first `count` elements; -1 for all.
 LOCKSTEP_EXPORT StagePtr make_take(StagePtr input, std::int64_t count);
@@ -91,30 +93,31 @@ LOCKSTEP_EXPORT StagePtr make_skip(StagePtr input, std::int64_t count);
 /// Elements index, index + shards, ... `make_shard(input, kShardHint, kShardHint)` leaves both to AutoShardPolicy::Hint.
 LOCKSTEP_EXPORT StagePtr make_shard(StagePtr input, std::int64_t shards, std::int64_t index);
 
-/// Says something about an element without changing it.
+/// Tests an element without changing it.
 using Predicate = std::function<bool(const Element&)>;
-/// The elements for which a function is true.
+/// The elements for which the predicate is true.
 LOCKSTEP_EXPORT StagePtr make_filter(StagePtr input, Predicate predicate);
-/// The elements before the first for which a function is false.
+/// The elements before the first for which the predicate is false.
 LOCKSTEP_EXPORT StagePtr make_take_while(StagePtr input, Predicate predicate);
 /// The first of all equal elements: tensors of one shape, type and contents, or equal byte strings.
 LOCKSTEP_EXPORT StagePtr make_distinct(StagePtr input);
-/// Leaves out elements whose computation throws.
+/// Drops elements whose computation throws.
 LOCKSTEP_EXPORT StagePtr make_ignore_errors(StagePtr input, IgnoreErrorsOptions options);
 
 // ---- batches
 
+/// Stacks `size` elements into one with one more dimension.
 LOCKSTEP_EXPORT StagePtr make_batch(StagePtr input, std::int64_t size, BatchOptions options = {});
-/// Batches of rows whose shapes differ: shorter ones are filled up.
+/// Batches of rows of different shapes: shorter ones are padded.
 LOCKSTEP_EXPORT StagePtr make_padded_batch(StagePtr input, std::int64_t size, PaddedBatchOptions options);
 /// The rows of batches, one by one.
 LOCKSTEP_EXPORT StagePtr make_unbatch(StagePtr input);
-/// The rows of `batches` cut anew by an endless cycle of sizes, across the borders of batches.
+/// Regroups the rows of `batches` into an endless cycle of sizes, across batch borders.
 LOCKSTEP_EXPORT StagePtr make_rebatch(StagePtr batches, std::vector<std::int64_t> sizes, bool drop_remainder = false);
 
 // ---- several datasets, and datasets of datasets
 
-/// Elements of several datasets side by side, as long as all have one.
+/// Elements of several datasets as tuples, until the shortest ends.
 LOCKSTEP_EXPORT StagePtr make_zip(std::vector<StagePtr> inputs);
 LOCKSTEP_EXPORT StagePtr make_concatenate(StagePtr first, StagePtr second);
 /// Each element from one of several datasets, chosen at random.
@@ -123,7 +126,7 @@ LOCKSTEP_EXPORT StagePtr make_sample(std::vector<StagePtr> inputs, SampleOptions
 /// Makes a dataset of an element.
 using Expansion = std::function<StagePtr(Element&&)>;
 /// The elements of the datasets that a function makes of elements: several datasets in turn, or without options one
-/// dataset after the other (`flat_map`).
+/// after another (`flat_map`).
 LOCKSTEP_EXPORT StagePtr make_interleave(StagePtr input, Expansion expansion, ElementSpec result,
                                          std::optional<InterleaveOptions> options, SpecFunction spec = nullptr);
 /// Datasets of `size` elements each.
@@ -131,9 +134,9 @@ LOCKSTEP_EXPORT StagePtr make_window(StagePtr input, std::int64_t size, WindowOp
 
 // ---- running
 
-/// Remembers the elements of the first complete pass, in memory or in a file, so that later ones do not compute them.
-/// The pass that fills it reads every element, also those that a stage above leaves out: what is remembered must be
-/// complete. A pass that is left early, or in which an element fails, remembers nothing.
+/// Remembers the elements of the first complete pass, in memory or in a file, so that later passes do not compute them.
+/// The pass that fills it reads every element, even those a stage above skips, since the cache must be complete. A pass
+/// that stops early, or in which an element fails, stores nothing.
 LOCKSTEP_EXPORT StagePtr make_cache(StagePtr input, std::string path = "");
 /// Reads up to `buffer_size` elements ahead on a thread of its own; 0 reads none, -1 two.
 LOCKSTEP_EXPORT StagePtr make_prefetch(StagePtr input, std::int64_t buffer_size);

@@ -6,15 +6,15 @@
 namespace lockstep::data {
 namespace {
 
-/// Which places of a stream: `first`, `first + stride`, ..., and no more than `count` of them if there is one.
+/// Selected places of a stream: `first`, `first + stride`, ..., at most `count` of them if given.
 struct Picked {
   std::int64_t first = 0;
   std::int64_t stride = 1;
   std::optional<std::int64_t> count = std::nullopt;  ///< -1: all
-  bool is_hint = false;                              ///< they are not known before a policy fills them in
+  bool is_hint = false;                              ///< a policy will fill in the numbers
 
   std::int64_t most() const { return count.value_or(-1) < 0 ? kEndless : *count; }
-  /// How many there are in `all`.
+  /// How many of them a stream of `all` places has.
   Cardinality in(Cardinality all) const {
     if (is_hint) return all.is_infinite() ? all : Cardinality::unknown();
     return taken(sharded(skipped(all, first), stride, 0), count.value_or(-1));
@@ -47,7 +47,7 @@ class PickOf final : public OrderOf<PickOf<Stream>, Stream> {
     return mine;
   }
 
-  // The place right behind the last of ours: the next may lie in a part of the input that has not been reached.
+  // The place right after our last one: the next may be in a part of the input that has not been reached.
   void locate(std::int64_t consumed, Position& position) const override {
     consumed = std::min(consumed, places_.most());
     position.push(consumed);
@@ -64,9 +64,9 @@ class PickOf final : public OrderOf<PickOf<Stream>, Stream> {
     items = items.first(static_cast<std::size_t>(std::min<std::int64_t>(left_, std::ssize(items))));
     std::size_t written = 0;
     while (written < items.size() && pass_others()) {
-      // All at once where they lie side by side.
+      // All at once if they are adjacent.
       const std::span<Item> wanted = items.subspan(written, places_.stride == 1 ? items.size() - written : 1);
-      left_ -= std::ssize(wanted);  // also if it fails
+      left_ -= std::ssize(wanted);  // counts even if it fails
       const std::size_t got = this->read_from(*input_, wanted);
       written += got;
       if (got < wanted.size()) break;
@@ -76,7 +76,7 @@ class PickOf final : public OrderOf<PickOf<Stream>, Stream> {
   }
 
  private:
-  /// Goes to the next place of ours; false at the end.
+  /// Advances to our next place; false at the end.
   bool pass_others() {
     const std::int64_t gap = std::exchange(gap_, places_.stride - 1);
     return gap == 0 || input_->skip(gap) == gap;
@@ -84,11 +84,11 @@ class PickOf final : public OrderOf<PickOf<Stream>, Stream> {
 
   std::unique_ptr<Stream> input_;
   Picked places_;
-  std::int64_t left_;  // of `count`
-  std::int64_t gap_;   // places of others before the next of ours
+  std::int64_t left_;  // places left of `count`
+  std::int64_t gap_;   // other places before our next one
 };
 
-/// The rows of a batch where all but the last are batches of so many; 0: not known.
+/// The rows of every batch but the last; 0 if unknown.
 std::int64_t rows_of_full_batch(const Stage& stage) {
   using Elements = StageTraits::Elements;
   for (const Stage* each = &stage;; each = each->input().get()) {
@@ -100,11 +100,11 @@ std::int64_t rows_of_full_batch(const Stage& stage) {
   }
 }
 
-/// The rows of the batches that are picked of a stage's.
+/// The rows of the selected batches of a stage.
 Cardinality rows_of_picked(const Stage& below, const Picked& places) {
   const Cardinality all = below.total_rows();
   if (places.first == 0 && places.stride == 1 && places.most() == kEndless) return all;
-  const Cardinality batches = below.cardinality_if(Trust::Promised);
+  const Cardinality batches = below.cardinality_if(Reliability::Promised);
   const Cardinality picked = places.in(batches);
   const std::int64_t full = rows_of_full_batch(below);
   if (picked == Cardinality(0)) return picked;
@@ -135,7 +135,7 @@ IteratorPtr take_shard(IteratorPtr elements, std::int64_t shards, std::int64_t i
 void check_count(std::string_view kind, std::int64_t count) {
   if (count >= -1) return;
   refuse_option(std::string(kind), str("the count of ", kind, " must be >= -1, got ", count),
-                str("give -1 to ", kind, kind == "repeat" ? " for ever" : " all"));
+                str("give -1 to ", kind, kind == "repeat" ? " endlessly" : " all"));
 }
 
 StagePtr make_take(StagePtr input, std::int64_t count) {

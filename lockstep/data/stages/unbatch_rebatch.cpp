@@ -11,19 +11,19 @@ namespace {
 
 constexpr const char* kSplitting = "splitting a batch";
 
-/// The rows of a dataset of batches, handed out in pieces of any size. Rows that fail keep their places: a piece with one
-/// of them is its error, and the next piece begins where it always would. A batch that fails stands for the rows it would
-/// have; where only computing it would tell how many, for as many as batches usually have.
+/// The rows of a dataset of batches, returned in pieces of any size. Failed rows keep their places: a piece that
+/// contains one is its error, and the next piece begins where it always would. A failed batch counts for its number of
+/// rows, or for the usual number if only computing it would show that.
 class BatchedRows {
  public:
   BatchedRows(const Stage& batches, const IterationContext& context)
       : spec_(batches.element_spec()), sizes_(batches, context.unmeasured()), batches_(batches.iterate(context)) {}
 
-  /// The next `count` rows as one batch, or the error of the first that fails; says how many there were, fewer only at
-  /// the end. With 0 rows `batch` is an empty batch, without components if it is not known what rows look like.
+  /// The next `count` rows as one batch, or the error of the first that fails; returns how many there were, fewer only
+  /// at the end. With 0 rows `batch` is an empty batch, without components if the rows' structure is unknown.
   std::int64_t take(std::int64_t count, Place& batch) {
     batch.error = nullptr;
-    // A stream that cannot even begin says so in its first piece, also if that has no rows: other workers may fail
+    // A stream that cannot even begin fails with its first piece, even if that has no rows: other workers may fail
     // there.
     if (count == 0 && read_ == 0 && fill()) batch.error = current_.error;
     std::vector<Element> pieces;
@@ -39,8 +39,8 @@ class BatchedRows {
     return taken;
   }
 
-  /// Leaves out up to `count` rows, if possible without computing them; says how many there were. What fails there is
-  /// no error, unless it concerns the whole stream.
+  /// Skips up to `count` rows, if possible without computing them; returns how many there were. Ignores errors, unless
+  /// they concern the whole stream.
   std::int64_t skip(std::int64_t count) {
     std::int64_t skipped = std::min(count, rows_ - offset_);
     offset_ += skipped;
@@ -54,16 +54,16 @@ class BatchedRows {
     return skipped;
   }
 
-  /// Looks at the next row, if it takes that to know what rows look like.
+  /// Reads the next row if the rows' structure is still unknown.
   void look() {
     if (!tells_all(spec_) && seen_.size() == 0) fill();
   }
 
  private:
-  /// Less than that is as quickly computed as counted.
+  /// Fewer rows are computed as quickly as counted.
   bool is_worth_counting(std::int64_t rows) const { return sizes_.tells_all() && rows >= 3 * sizes_.usual(); }
 
-  /// Leaves out the next batches that have no more than `count` rows together, and says how many rows those are.
+  /// Skips the next batches that have at most `count` rows together, and returns the number of those rows.
   std::int64_t skip_batches(std::int64_t count) {
     std::int64_t rows = 0;
     std::int64_t batches = 0;
@@ -105,12 +105,12 @@ class BatchedRows {
       }
     }
     if (concerns_whole_stream(current_.error)) return sizes_.usual();  // the rest is not counted
-    // To look ahead is less than to count from the start.
+    // Looking ahead costs less than counting from the start.
     if (sizes_.is_only_last_short() && batches_.look(1, 0, 1) == 1) return sizes_.usual();
     try {
       return sizes_.at(read_ - 1).value_or(sizes_.usual());
     } catch (...) {
-      return sizes_.usual();  // what lies below the file of a cache may not be readable any more
+      return sizes_.usual();  // the data below a cache file may no longer be readable
     }
   }
 
@@ -119,7 +119,7 @@ class BatchedRows {
     if (!pieces.empty())
       return concatenate_batches(std::move(pieces), kSplitting,
                                  "pad all batches to one width, or share out whole batches with AutoShardPolicy::Data");
-    // What is not known beforehand about rows is taken from the data where there is no other way.
+    // The rows' structure is taken from the data if the spec is incomplete.
     if (!tells_all(spec_)) fill();
     return empty_batch(spec_, seen_);
   }
@@ -128,8 +128,8 @@ class BatchedRows {
   BatchSizes sizes_;
   LookAhead batches_;
   Place current_;
-  Element seen_;           ///< a batch without rows, if the spec does not tell what they look like
-  std::int64_t read_ = 0;  ///< batches that were read or left out
+  Element seen_;           ///< a batch without rows, if the spec is incomplete
+  std::int64_t read_ = 0;  ///< batches read or skipped
   std::int64_t rows_ = 0;
   std::int64_t offset_ = 0;
   bool ended_ = false;
@@ -149,8 +149,8 @@ class RebatchIterator final : public ElementIterator {
   }
   std::int64_t skip(std::int64_t count) override {
     if (ended_) return 0;
-    if (has_empty_pieces_) rows_.look();  // one of them may come when there is no row left to look at
-    // All rows at once, so that whole batches can be left out.
+    if (has_empty_pieces_) rows_.look();  // one of them may come when no row is left to look at
+    // All rows at once, so that whole batches can be skipped.
     std::int64_t rows = 0;
     BalancedCutter ahead = cutter_;
     const std::int64_t cycles = count / ahead.cycle_length();
@@ -261,8 +261,8 @@ StagePtr make_unbatch(StagePtr input) {
       {.kind = "unbatch",
        .traits = {.source = StageTraits::Source::Inputs, .rows = StageTraits::Rows::One, .runs_functions = false},
        .cardinality = rows_in_all,
-       // A batch that fails is one place, whatever number of rows it would have had.
-       .trust = [](const Stage& below) { return std::min(Trust::Promised, below.trust()); },
+       // A failed batch is one place, whatever its number of rows would have been.
+       .reliability = [](const Stage& below) { return std::min(Reliability::Promised, below.reliability()); },
        .spec = [](const Stage& below) { return below.element_spec().unbatched(); },
        .iterate = over_input<UnbatchIterator>()});
 }

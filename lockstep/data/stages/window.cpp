@@ -7,7 +7,7 @@
 namespace lockstep::data {
 namespace {
 
-/// Elements from the first to the last of a window; no more than there can be.
+/// Elements from the first to the last of a window, without overflow.
 std::int64_t window_span(std::int64_t size, std::int64_t stride) {
   std::int64_t span = 0;
   if (__builtin_mul_overflow(size - 1, stride, &span) || __builtin_add_overflow(span, 1, &span))
@@ -34,7 +34,7 @@ class WindowIterator final : public ElementIterator {
       ahead_.push_back(std::move(fresh));
     }
     std::vector<Element> window;
-    std::exception_ptr error;  // a window with an element that failed fails as a whole
+    std::exception_ptr error;  // a window with a failed element fails as a whole
     for (std::size_t i = 0; i < ahead_.size() && i < span; i += static_cast<std::size_t>(options_.stride)) {
       window.push_back(ahead_[i].element);
       if (!error) error = ahead_[i].error;

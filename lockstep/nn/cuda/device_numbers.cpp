@@ -23,8 +23,7 @@
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/values/const_data.h"
 
-// The numbers of a step that are in GPU memory: options of the optimizer on their way there, counts and checks on their way
-// back.
+// The numbers of a step in GPU memory: optimizer options sent there, counts and check results sent back.
 namespace lockstep::detail {
 namespace {
 
@@ -39,7 +38,7 @@ void fill_in(const torch::optim::OptimizerOptions& any, gpu::GroupNumbers& numbe
   numbers.is_adamw = std::is_same_v<Options, torch::optim::AdamWOptions> ? 1 : 0;
 }
 
-/// Padding is zero too: groups are compared by their bytes.
+/// Zeroes the padding too: groups are compared bytewise.
 gpu::GroupNumbers numbers_of(FusedClass kind, const torch::optim::OptimizerOptions& options) {
   gpu::GroupNumbers numbers;
   std::memset(&numbers, 0, sizeof numbers);
@@ -58,7 +57,7 @@ gpu::GroupNumbers numbers_of(FusedClass kind, const torch::optim::OptimizerOptio
 
 bool are_equal(const gpu::GroupNumbers& a, const gpu::GroupNumbers& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
-/// What the inner optimizer says: for Adam the number of steps, for SGD whether there is momentum.
+/// The inner optimizer's state: for Adam the number of steps, for SGD whether there is momentum.
 std::int64_t counted_by_inner(FusedClass kind, ReplicaPart& mine, const OwnedSegment& segment) {
   const auto& states = mine.inner->state();
   const auto found = states.find(segment.weights.unsafeGetTensorImpl());
@@ -72,7 +71,7 @@ std::int64_t counted_by_inner(FusedClass kind, ReplicaPart& mine, const OwnedSeg
   return 0;
 }
 
-/// False: what it remembers of the segment is gone, because its first step was skipped.
+/// Updates the inner optimizer's count. False if its state of the segment is gone, because its first step was skipped.
 bool tell_inner(FusedClass kind, ReplicaPart& mine, const OwnedSegment& segment, std::int64_t count) {
   auto& states = mine.inner->state();
   const auto found = states.find(segment.weights.unsafeGetTensorImpl());
@@ -93,13 +92,13 @@ void throw_not_finite(const OptimizerCore& core, const ReplicaPart& mine, gpu::B
        .where = str("step ", mine.steps, ", from ",
                     replica == gpu::kNoReplica ? "one of the replicas, or from adding up" : str("replica ", replica)),
        .seen = "neither that step nor a later one has changed the weights",
-       .help = "lower the learning rate or clip; set_not_finite(NotFinite::SkipStep) skips such steps"});
+       .help = "lower the learning rate or clip; set_non_finite_policy(NonFinitePolicy::SkipStep) skips such steps"});
 }
 
 }  // namespace
 
 FusedClass fused_class_of(const OptimizerCore& core) {
-  // Exactly these types: a class derived from one of them may do something else.
+  // Exactly these types: a derived class may behave differently.
   const torch::optim::Optimizer& inner = *core.replicas.front()->inner;
   if (typeid(inner) == typeid(torch::optim::SGD)) return FusedClass::Sgd;
   if (typeid(inner) == typeid(torch::optim::Adam)) return FusedClass::Adam;
@@ -153,7 +152,7 @@ void settle_counts(const OptimizerCore& core, ReplicaPart& mine) {
   const auto* const counted = const_data<std::int64_t>(counts);
   bool are_all_there = true;
   for (std::size_t i = 0; i < mine.owned.size(); ++i) {
-    // The inner optimizer steps the others itself: those of float64, for instance.
+    // The inner optimizer steps the others itself, for instance float64 ones.
     if (mine.owned[i].is_counted_on_device) are_all_there &= tell_inner(kind, mine, mine.owned[i], counted[i]);
   }
   settle_checks(core, mine);
@@ -178,7 +177,7 @@ void settle_checks(const OptimizerCore& core, ReplicaPart& mine) {
 }
 
 void send_check(const OptimizerCore& core, ReplicaPart& mine) {
-  if (core.settings.not_finite != NotFinite::Raise || !mine.numbers || !mine.numbers->has_checked) return;
+  if (core.settings.not_finite != NonFinitePolicy::Raise || !mine.numbers || !mine.numbers->has_checked) return;
   DeviceNumbers& numbers = *mine.numbers;
   numbers.on_host.copy_(numbers.results, /*non_blocking=*/true);
   numbers.arrival.record(c10::cuda::getCurrentCUDAStream(numbers.results.device().index()));
@@ -200,7 +199,7 @@ void send_options_to_device(const OptimizerCore& core, ReplicaPart& mine) {
 
 void note_replay_on_device(const OptimizerCore& core, ReplicaPart& mine, bool is_scaled) {
   mine.numbers->has_counted = true;
-  mine.numbers->has_checked |= is_scaled || core.settings.not_finite != NotFinite::Ignore;
+  mine.numbers->has_checked |= is_scaled || core.settings.not_finite != NonFinitePolicy::Ignore;
 }
 
 }  // namespace lockstep::detail

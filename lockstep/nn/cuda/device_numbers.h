@@ -13,7 +13,7 @@ namespace lockstep::detail {
 struct OptimizerCore;
 struct ReplicaPart;
 
-/// The classes that the fused update knows.
+/// The classes that the fused update supports.
 enum class FusedClass { None, Sgd, Adam, AdamW };
 FusedClass fused_class_of(const OptimizerCore& core);
 
@@ -21,14 +21,14 @@ inline cudaStream_t current_stream(const at::Tensor& tensor) {
   return c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
 }
 
-/// What the fused update of one replica reads and counts on the GPU, and what the host knows of it.
+/// The numbers that one replica's fused update reads and counts on the GPU, and the host's view of them.
 struct DeviceNumbers {
-  /// Takes over the steps that the inner optimizer has counted.
+  /// Starts from the steps counted by the inner optimizer.
   explicit DeviceNumbers(const OptimizerCore& core, ReplicaPart& mine);
 
-  /// Whether the GPU has the options as they are now.
+  /// Whether the GPU has the current options.
   bool is_current(const OptimizerCore& core) const;
-  /// Tells it of those that have changed.
+  /// Sends the options that changed.
   void send_options(const OptimizerCore& core);
 
   std::int64_t* count_of(std::size_t segment) { return counts.mutable_data_ptr<std::int64_t>() + segment; }
@@ -43,10 +43,10 @@ struct DeviceNumbers {
   at::Tensor steps;    ///< AdamStep or SgdStep, as bytes
   at::Tensor results;  ///< a CheckResult
   std::vector<gpu::GroupNumbers> sent;
-  bool has_counted = false;  ///< since the host last looked
+  bool has_counted = false;  ///< since the host last fetched them
   bool has_checked = false;  ///< the same: steps may have been skipped
 
-  // Raise: what the last check has come to, on its way to the host.
+  // Raise: the last check's result on its way to the host.
   at::Tensor on_host;  ///< pinned
   at::cuda::CUDAEvent arrival;
   bool is_under_way = false;

@@ -54,7 +54,7 @@ void DeviceUpdater::write_to_other_gpus(const ReplicaPart& mine) const {
   const auto k = static_cast<std::size_t>(mine.index);
   gpu::Segments segments;
   std::vector<const float*> sources;
-  sources.reserve(mine.owned.size() * copies.count());  // which segments point into
+  sources.reserve(mine.owned.size() * copies.count());  // segments point into it
   for (const OwnedSegment& segment : mine.owned) {
     if (!segment.has_gradient()) continue;
     const auto& leaves = core_.module->parameters()[static_cast<std::size_t>(segment.where.parameter)].leaves;

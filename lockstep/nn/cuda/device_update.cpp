@@ -24,7 +24,7 @@
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/values/const_data.h"
 
-// The update on the GPU: sums are made and applied in one kernel, with numbers that another kernel has worked out before.
+// The update on the GPU: one kernel sums and applies, with numbers computed by an earlier kernel.
 namespace lockstep::detail {
 namespace {
 
@@ -35,7 +35,7 @@ bool without_amsgrad(const OptimizerCore& core) {
   });
 }
 
-/// The state of a segment, made at its first step.
+/// The state of a segment, created at its first step.
 template <class State>
 State& adam_state(OptimizerCore& core, ReplicaPart& mine, const OwnedSegment& segment) {
   auto& kept = mine.inner->state()[segment.weights.unsafeGetTensorImpl()];
@@ -70,7 +70,7 @@ void add_momentum(OptimizerCore& core, ReplicaPart& mine, std::size_t i, gpu::Se
   memory.first_state = momentum.mutable_data_ptr<float>();
 }
 
-/// Which segments take part, and what they are made of.
+/// The segments that take part, with their inputs.
 struct Work {
   std::vector<gpu::StepRow> rows;
   gpu::Segments segments;
@@ -150,7 +150,7 @@ std::unique_ptr<Updater> make_device_updater(OptimizerCore& core) { return std::
 
 void DeviceUpdater::leave_sums(ReplicaPart& mine) {
   const auto has_parts = [](const OwnedSegment& segment) { return !segment.parts.empty(); };
-  // Where the reduction has left what it could to the update, the rest is not for it.
+  // If the reduction left sums to the update, it handled the rest itself.
   if (std::any_of(mine.owned.begin(), mine.owned.end(), has_parts)) return;
   mine.reduced.divisor = 1;
   for (OwnedSegment& segment : mine.owned) {
@@ -165,7 +165,7 @@ void DeviceUpdater::launch(ReplicaPart& mine) {
   const auto first = std::find_if(mine.owned.begin(), mine.owned.end(),
                                   [](const OwnedSegment& segment) { return !segment.parts.empty(); });
   const bool is_checked = mine.plan.finite == StepPlan::Finite::Device;
-  // A replica that owns nothing still counts what is skipped.
+  // A replica that owns nothing still counts skipped steps.
   if (first == mine.owned.end() && !is_checked) return;
   const at::Tensor& bad_sums = bad_sums_for(mine);
   const c10::cuda::CUDAGuard device(bad_sums.device());
@@ -189,7 +189,7 @@ void DeviceUpdater::launch(ReplicaPart& mine) {
   if (is_checked) {
     memory.bad_sums = reinterpret_cast<const gpu::BadSum*>(bad_sums.mutable_data_ptr<std::int64_t>());
     memory.replicas = static_cast<int>(core_.replicas.size());
-    memory.skips_all = core_.settings.not_finite == NotFinite::Raise && !mine.scale;
+    memory.skips_all = core_.settings.not_finite == NonFinitePolicy::Raise && !mine.scale;
     numbers.has_checked = true;
   }
   numbers.has_counted = true;

@@ -13,8 +13,8 @@
 namespace lockstep::detail {
 namespace {
 
-/// Remembers one element of each gradient while gradients wait for the program's next call. Between reduce_gradients and
-/// step the sums lie in the gradients of the replicas' leaves, where LibTorch's own functions can get at them.
+/// Remembers one element of each gradient while gradients wait for the program's next call. Between reduce_gradients
+/// and step the sums are in the gradients of the replicas' leaves, where LibTorch's own functions can change them.
 class ChangedGradients final : public StepObserver {
  public:
   explicit ChangedGradients(const OptimizerCore& core) : samples_(core.replicas.size()) {}
@@ -23,7 +23,7 @@ class ChangedGradients final : public StepObserver {
     Samples& samples = of(moment);
     samples.resize(moment.core.group_of.size());
     for (std::size_t p = 0; p < samples.size(); ++p) {
-      // Gradients of other parameters are the business of other optimizers.
+      // Gradients of other parameters belong to other optimizers.
       samples[p] = moment.core.group_of[p] < 0 ? GradientSample{} : sample_of_gradient(gradient_of(moment, p));
     }
   }
@@ -37,7 +37,7 @@ class ChangedGradients final : public StepObserver {
   void dropped(const StepMoment& moment) override { of(moment).clear(); }
 
  private:
-  using Samples = std::vector<GradientSample>;  ///< per parameter; none unless gradients wait
+  using Samples = std::vector<GradientSample>;  ///< per parameter; empty unless gradients wait
 
   Samples& of(const StepMoment& moment) { return samples_[static_cast<std::size_t>(moment.replica())]; }
   static const at::Tensor& gradient_of(const StepMoment& moment, std::size_t p) {
@@ -46,12 +46,12 @@ class ChangedGradients final : public StepObserver {
 
   void warn_of_changed(const StepMoment& moment) {
     if (moment.part.progress.stage != GradientStage::Computed || warning_.is_done()) return;
-    // One replica alone may clip its gradients before they are reduced.
+    // A single replica may clip its gradients before they are reduced.
     if (moment.core.module->strategy().num_replicas_in_sync() == 1) return;
     const Samples& samples = of(moment);
     for (std::size_t p = 0; p < samples.size(); ++p) {
       const at::Tensor& gradient = gradient_of(moment, p);
-      // Gradients that are gone, or zeros now, have been dropped.
+      // Gradients that are gone, or zero now, were dropped.
       if (!has_place(gradient, samples[p]) || !has_number_at(gradient, samples[p].place)) continue;
       if (bits_at(gradient, samples[p].place) == samples[p].bits) continue;
       if (!warning_.is_first()) return;
@@ -60,8 +60,8 @@ class ChangedGradients final : public StepObserver {
           replica_name(static_cast<std::size_t>(moment.replica())),
           " between the optimizer's backward and its step: by a backward of another loss, or by hand. The step takes it "
           "as it is. Freeze a model that another loss goes through, with requires_grad_(false) on every replica; clip "
-          "with optimizer.set_clip_global_norm(max_norm), not with LibTorch's clip_grad_norm_, which sees this replica's "
-          "share alone"));
+          "with optimizer.set_clip_global_norm(max_norm), not with LibTorch's clip_grad_norm_, which sees only this "
+          "replica's share"));
     }
   }
 

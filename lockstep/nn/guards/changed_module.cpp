@@ -7,7 +7,7 @@
 namespace lockstep::detail {
 namespace {
 
-/// A replica has other parameters than `make` has built: the step would train those that nobody uses.
+/// A replica has other parameters than `make` built: the step would train unused ones.
 class ChangedModule final : public StepObserver {
  public:
   explicit ChangedModule(const OptimizerCore& core) : looks_(core.replicas.size()) {}
@@ -17,13 +17,13 @@ class ChangedModule final : public StepObserver {
     const ModuleCore& module = *moment.core.module;
     for (std::size_t p = 0; p < moment.core.group_of.size(); ++p) {
       if (moment.core.group_of[p] < 0) continue;
-      // A parameter that had a gradient and has none now was replaced, or just not used this time.
+      // A parameter that had a gradient and has none now was replaced, or was just not used this time.
       const bool is_missing = moment.part.kinds[p] != GradientKind::None && !moment.part.shown.gradients[p].defined();
       if (!is_missing && !module.parameters()[p].has_moved(k)) continue;
       module.require_unchanged();
       break;
     }
-    // Counting costs some microseconds, and what is added to a model is mostly added early.
+    // Counting costs some microseconds, and parts are usually added early.
     Look& mine = looks_[k];
     const std::int64_t before = mine.count++;
     const bool look = before < 100 || before % 16 == 0;

@@ -24,15 +24,15 @@
 
 namespace lockstep::detail {
 
-/// What a replica on a GPU held after a step.
+/// The digests of a replica on a GPU after a step.
 struct SentDigests {
-  std::int64_t calls = 0;  ///< steps while digests are compared, skipped ones too
-  bool is_there = false;   ///< what follows has not been compared yet
+  std::int64_t calls = 0;  ///< steps since digests are compared, including skipped ones
+  bool is_there = false;   ///< the following has not been compared yet
   std::int64_t step = 0;
-  std::vector<TensorDigest> known = {};  ///< of what the host has
+  std::vector<TensorDigest> known = {};  ///< digests of tensors on the host
   std::vector<std::string> names = {};
-  at::Tensor values = {};                      ///< a number of 64 bits each, in pinned memory
-  std::shared_ptr<gpu::Arrival> arrival = {};  ///< of these; null where there are none
+  at::Tensor values = {};                      ///< one 64-bit number per tensor, in pinned memory
+  std::shared_ptr<gpu::Arrival> arrival = {};  ///< when these arrive; null if there are none
   bool is_compared = false;                    ///< in a meeting that the replica may not have left yet
 };
 
@@ -46,7 +46,7 @@ std::vector<TensorDigest> arrived(const SentDigests& sent) {
   return digests;
 }
 
-/// Every replica compares the same and comes to the same answer.
+/// Every replica makes the same comparison and gets the same answer.
 void compare_replicas(const OptimizerCore& core, const ReplicaPart& mine) {
   const std::vector<TensorDigest> digests =
       digests_of_replica(core, static_cast<std::size_t>(mine.index), core.settings.digest.buffers);
@@ -60,10 +60,10 @@ void compare_replicas(const OptimizerCore& core, const ReplicaPart& mine) {
       WaitFor::Ever);
 }
 
-/// Replicas of one worker share their weights; those of another worker have them to themselves.
+/// Replicas of one worker share their weights; different workers have separate ones.
 void compare_workers(const OptimizerCore& core, const ReplicaPart& mine, WorkerGroup& workers) {
   const auto compare = [&] {
-    // Replicas of this worker have just been found to be equal, so that its first one's buffers stand for all.
+    // The replicas of this worker were just found equal, so the first one's buffers represent all.
     const std::vector<TensorDigest> here = digests_while_replicas_wait(core, core.settings.digest.buffers);
     std::vector<std::int64_t> numbers;
     for (const TensorDigest& each : here) numbers.push_back(static_cast<std::int64_t>(each.value));

@@ -12,19 +12,19 @@ namespace lockstep::detail {
 
 struct SentDigests;
 
-/// Compares what replicas and workers hold, every so many steps (set_digest). Replicas on GPUs compute their digests there and
-/// send them to the host while training continues; they are compared a call later.
+/// Compares the tensors of replicas and workers every so many steps (set_digest). Replicas on GPUs compute their
+/// digests there and send them to the host while training continues; they are compared a call later.
 class Drift final : public StepObserver {
  public:
   explicit Drift(const OptimizerCore& core);
   ~Drift() override;
 
-  /// Waits for what the calling replica has sent, so that all can compare it when they have met.
+  /// Waits for the calling replica's digests, so that all can compare them in the meeting.
   void gradients_shown(const StepMoment& moment) override;
   void agreed(const StepMoment& moment) override;
   void updated(const StepMoment& moment) override;
 
-  /// Waits for what was sent, compares and forgets it, while no replica runs.
+  /// Waits for pending digests, compares and discards them, while no replica runs.
   void settle();
   void forget();
 

@@ -14,7 +14,7 @@
 #include "tests/support/errors.h"
 #include "tests/support/logged_lines.h"
 
-// Each guard alone: shown the moments of steps that nobody takes.
+// Each guard in isolation, given the moments of imaginary steps.
 namespace lockstep::detail {
 namespace {
 
@@ -100,7 +100,7 @@ TEST_F(Guards, AnUnusedWindowIsWarnedOfAtTheSecondStepByParts) {
     guard->gradients_wait(moment("backward"));
     guard->gradients_taken(moment("reduce_gradients"));
     guard->dropped(moment());
-    EXPECT_EQ(log.count("set_accumulate is for minimize alone"), step == 0 ? 0 : 1);
+    EXPECT_EQ(log.count("set_accumulate applies only to minimize"), step == 0 ? 0 : 1);
   }
 }
 
@@ -113,7 +113,7 @@ TEST_F(Guards, AWindowOfSeveralBackwardsIsUsed) {
     guard->gradients_taken(moment("reduce_gradients"));
     guard->dropped(moment());
   }
-  EXPECT_EQ(log.count("set_accumulate is for minimize alone"), 0);
+  EXPECT_EQ(log.count("set_accumulate applies only to minimize"), 0);
 }
 
 TEST_F(Guards, UnusedClippingIsWarnedOfUnlessTheProgramClips) {

@@ -9,7 +9,7 @@
 namespace lockstep::detail {
 namespace {
 
-/// Gradients that are there before the first backward of a step come from elsewhere, and would be taken for its own.
+/// Gradients that exist before the first backward of a step come from elsewhere, and would be counted as its own.
 class LeftoverGradients final : public StepObserver {
  public:
   void before_backward(const StepMoment& moment, const at::Tensor&) override {

@@ -11,7 +11,7 @@
 namespace lockstep::detail {
 namespace {
 
-/// Settings of minimize, where the program takes steps by their parts.
+/// Settings of minimize in a program that takes steps in parts.
 class UnusedSettings final : public StepObserver {
  public:
   explicit UnusedSettings(const OptimizerCore& core) : counts_(core.replicas.size()) {}
@@ -29,20 +29,20 @@ class UnusedSettings final : public StepObserver {
 
  private:
   struct Counts {
-    int backwards = 0;           ///< in this step, whose gradients wait
-    std::int64_t alone_at = -2;  ///< updates made before gradients of one backward were last reduced
+    int backwards = 0;           ///< in this step, with gradients waiting
+    std::int64_t alone_at = -2;  ///< updates made when gradients of a single backward were last reduced
   };
   Counts& of(const StepMoment& moment) { return counts_[static_cast<std::size_t>(moment.replica())]; }
 
   void look_for_window(const StepMoment& moment) {
     const bool is_alone = moment.part.window_calls == 0 && of(moment).backwards <= 1;
     if (moment.core.settings.accumulate <= 1 || !is_alone) return;
-    // One may be the last batch of an epoch; two in a row are no end of a window.
+    // A single one may be the last batch of an epoch; two in a row do not end windows.
     const std::int64_t before = std::exchange(of(moment).alone_at, moment.steps());
     const bool is_second = moment.steps() == before || moment.steps() == before + 1;
     if (!is_second || !window_.is_first()) return;
     say_warning(
-        "set_accumulate is for minimize alone: reduce_gradients and step update the weights at every call. Call "
+        "set_accumulate applies only to minimize: reduce_gradients and step update the weights at every call. Call "
         "backward several times before reduce_gradients, or minimize");
   }
 
@@ -51,7 +51,7 @@ class UnusedSettings final : public StepObserver {
     if (!settings.clip_global_norm && !settings.clip_value) return;
     if (moment.part.progress.clip_mark != 0 || !clipping_.is_first()) return;
     say_warning(
-        "set_clip_global_norm and set_clip_value are for minimize alone: these gradients are not clipped. Call "
+        "set_clip_global_norm and set_clip_value apply only to minimize: these gradients are not clipped. Call "
         "clip_global_norm(max_norm) or clip_value(limit) between reduce_gradients and step");
   }
 

@@ -34,7 +34,7 @@
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
 
-// Loading has two halves: all that can fail, which changes nothing, and copying, which cannot fail.
+// Loading has two halves: everything that can fail, which changes nothing, and copying, which cannot fail.
 namespace lockstep {
 namespace {
 
@@ -42,7 +42,7 @@ using data::SafetensorsEntry;
 using data::SafetensorsFile;
 using detail::LoadPlan;
 
-/// The weights and buffers of a model: under which names a file may have them, and where they are on all replicas.
+/// The weights and buffers of a model: their possible names in a file, and their tensors on all replicas.
 struct ModelTensors {
   explicit ModelTensors(const detail::ModuleCore& model) : all(model.tensors()) {
     std::unordered_map<const void*, std::size_t> index_of;
@@ -69,7 +69,7 @@ struct ModelTensors {
 }
 
 constexpr const char* kOtherOptimizerHelp =
-    "load the weights alone, ls::load(path, model), or make the optimizer that was saved, with its options; with "
+    "load only the weights, ls::load(path, model), or make the optimizer that was saved, with its options; with "
     "{.strict = false}, Adam and AdamW take each other's state";
 
 /// The entries of a file by name.
@@ -88,13 +88,13 @@ std::int64_t saved_steps(const SafetensorsFile& file) {
   const auto found = file.metadata().find(detail::kStepsKey);
   if (found == file.metadata().end()) {
     refuse(file.path(), str(file.path(), " has no state of an optimizer"), "",
-           "load the model alone, ls::load(path, model), or save with ls::save(path, model, optimizer)");
+           "load only the model, ls::load(path, model), or save with ls::save(path, model, optimizer)");
   }
   const std::string& text = found->second;
   std::int64_t steps = -1;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), steps);
   if (failed != std::errc{} || end != text.data() + text.size() || steps < 0) {
-    throw DataLoss(errors::kSafetensors, {.what = str("the number of steps in ", file.path(), " is no number >= 0"),
+    throw DataLoss(errors::kSafetensors, {.what = str("the number of steps in ", file.path(), " is not a number >= 0"),
                                           .where = str("metadata '", detail::kStepsKey, "'"),
                                           .help = "use another copy of the file, or save it again with ls::save"});
   }
@@ -113,7 +113,7 @@ std::map<std::string, int> own_parameters(const detail::OptimizerCore& optimizer
   return own;
 }
 
-/// "the optimizer (Adam in the file, SGD in the program)"; empty where they are of one class, or the file does not say.
+/// "the optimizer (Adam in the file, SGD in the program)"; empty if the classes match, or the file does not name one.
 std::string other_class(const detail::OptimizerCore& optimizer, const SafetensorsFile& file) {
   const auto saved = file.metadata().find(detail::kOptimizerKey);
   const std::string own = detail::class_of(optimizer);
@@ -121,8 +121,8 @@ std::string other_class(const detail::OptimizerCore& optimizer, const Safetensor
   return str("the optimizer (", saved->second, " in the file, ", own, " in the program)");
 }
 
-/// What `load_state` will get. Adds to the plan's differences. State follows its weight: where that is not loaded, the
-/// optimizer keeps what it has.
+/// The state for `load_state`. Adds to the plan's differences. State follows its weight: if that is not loaded, the
+/// optimizer keeps its own.
 OptimizerState state_for(const detail::OptimizerCore& optimizer, const SafetensorsFile& file, LoadPlan& plan) {
   const std::int64_t steps = saved_steps(file);
   const auto own = own_parameters(optimizer);
@@ -141,7 +141,7 @@ OptimizerState state_for(const detail::OptimizerCore& optimizer, const Safetenso
   std::ranges::sort(plan.unexpected);
   OptimizerState state = detail::optimizer_state_of(entries);
   for (const auto& [name, p] : own) {
-    ParameterState& part = state[name];  // empty where the file has none: no step has reached the parameter
+    ParameterState& part = state[name];  // empty if the file has none: the parameter was never stepped
     if (file.metadata().contains(detail::kNotOptimizedKey + name))
       plan.missing.push_back(str(detail::kOptimizerPrefix, name));
     if (!loaded.contains(static_cast<std::size_t>(p))) part = detail::gather_state(optimizer, p);
@@ -158,7 +158,7 @@ void require_equal_twins(const SafetensorsFile& file, const NamedEntries& entrie
   }
 }
 
-/// An expanded tensor, say, has one memory for many elements.
+/// In an expanded tensor, for example, many elements share memory.
 void require_writable(const std::string& path, const std::string& name, const std::vector<at::Tensor>& components,
                       const at::Tensor& value) {
   for (const at::Tensor& component : components) {
@@ -202,7 +202,7 @@ void load_from_file(const SafetensorsFile& file, detail::ModuleCore& model, deta
   if (state) {
     try {
       write_state(*optimizer, *state);        // all of it, or nothing
-    } catch (const InvalidArgument& error) {  // which speaks of load_state
+    } catch (const InvalidArgument& error) {  // whose text is about load_state
       refuse(path, error.text().what, error.text().seen, kOtherOptimizerHelp);
     }
   }
@@ -212,13 +212,13 @@ void load_from_file(const SafetensorsFile& file, detail::ModuleCore& model, deta
   forget_cast_weights();
   if (sets_all_weights) model.set_torn(false);
   if (have_equal_buffers) model.note_equal_buffers();
-  if (!model.strategy().is_chief()) return;  // which says it for all
+  if (!model.strategy().is_chief()) return;  // the chief warns for all
   if (!of_other_class.empty())
-    say_warning(str("load of ", path, " goes on with the state of another class: ", of_other_class));
+    say_warning(str("load of ", path, "continues with the state of a different class: ", of_other_class));
   if (!plan.fits()) say_warning(str("load of ", path, " has left out what does not fit: ", list_differences(plan)));
 }
 
-/// So that it succeeds or fails alike on all workers, though each loads for itself.
+/// Makes it succeed or fail alike on all workers, though each loads separately.
 void require_same_load(const Strategy& strategy, std::string_view bytes, bool with_optimizer,
                        const LoadOptions& options) {
   WorkerGroup* const workers = detail::StrategyAccess::workers(strategy);
@@ -244,7 +244,7 @@ void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCor
     require_same_model(model, *optimizer, "load");
     optimizer->poison.require_clean("load");
   }
-  const c10::InferenceMode mode(model.is_inference());  // steps to come write to what is loaded
+  const c10::InferenceMode mode(model.is_inference());  // later steps write to the loaded tensors
   const at::NoGradGuard no_grad;
   data::MappedFile file = chiefs_file(model.strategy(), path);
   require_same_load(model.strategy(), file.bytes(), optimizer != nullptr, options);

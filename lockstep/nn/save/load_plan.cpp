@@ -75,7 +75,8 @@ std::string list_differences(const LoadPlan& plan) {
     if (names->empty()) continue;
     text += str(text.empty() ? "" : "; ", kind, ": ");
     for (std::size_t i = 0; i < std::min(names->size(), kMostNames); ++i) {
-      const std::string shown = data::in_quotes((*names)[i], kLongestName);  // without strange characters of a file
+      const std::string shown = data::in_quotes((*names)[i], kLongestName);  // with unprintable characters of the file
+                                                                             // escaped
       text += str(i == 0 ? "" : ", ", std::string_view(shown).substr(1, shown.size() - 2));
     }
     if (names->size() > kMostNames) text += str(" and ", names->size() - kMostNames, " more");

@@ -7,13 +7,13 @@
 
 #include "lockstep/data/format/safetensors.h"
 
-// What of a file goes where in a model. A pure function of what both have.
+// Which tensor of a file goes where in a model. A pure function of their contents.
 namespace lockstep::detail {
 
-/// A name under which the model expects a tensor. Tied weights have several: those with the same `tensor`.
+/// A name under which the model expects a tensor. Tied weights have several: entries with the same `tensor`.
 struct LoadTarget {
   std::string name;
-  std::string type;  ///< as files name it: "F32"
+  std::string type;  ///< as in files: "F32"
   std::vector<std::int64_t> shape;
   std::size_t tensor = 0;
 };
@@ -23,21 +23,21 @@ struct LoadPlan {
     std::string from;    ///< name in the file
     std::size_t to = 0;  ///< LoadTarget::tensor
   };
-  /// Two names of one tensor that the file has both.
+  /// Two names of one tensor that are both in the file.
   struct Twins {
     std::string first, second;
   };
 
-  std::vector<Copy> copies;  ///< of all that fits
+  std::vector<Copy> copies;  ///< everything that fits
   std::vector<Twins> twins;
-  std::vector<std::string> missing;     ///< of the model; for tied weights all names
+  std::vector<std::string> missing;     ///< names of the model; for tied weights all of them
   std::vector<std::string> unexpected;  ///< in the file
   std::vector<std::string> different;   ///< with the shapes and types of both
 
   bool fits() const { return missing.empty() && unexpected.empty() && different.empty(); }
 };
 
-/// `entries`: those of weights and buffers.
+/// `entries`: weights and buffers.
 LoadPlan plan_load(const std::vector<data::SafetensorsEntry>& entries, const std::vector<LoadTarget>& targets);
 
 /// "3 missing, 1 unexpected"

@@ -19,7 +19,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/zoo.h"
 
-// What loading does, and what it leaves alone.
+// The effects of loading, and what it leaves unchanged.
 namespace lockstep {
 namespace {
 
@@ -167,9 +167,9 @@ TEST(Load, StateOfAnOptimizerThatDoesNotFitChangesNothing) {
   using torch::optim::SGD;
   refuses(strategy.make_optimizer<SGD>(model, SGDOptions(0.1)),
           {"the optimizer (torch::optim::Adam in the file, torch::optim::SGD in the program)",
-           "load the weights alone, ls::load(path, model)"});
+           "load only the weights, ls::load(path, model)"});
   refuses(strategy.make_optimizer<SGD>(model, SGDOptions(0.1).momentum(0.9)),
-          {"knows no 'exp_avg'", path, "load the weights alone, ls::load(path, model)"}, {.strict = false});
+          {"knows no 'exp_avg'", path, "load only the weights, ls::load(path, model)"}, {.strict = false});
   refuses(strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01).amsgrad(true)),
           {"max_exp_avg_sq", "load of"});
   const std::vector<ParameterGroup<AdamOptions>> some{{{"large", "number"}, AdamOptions(0.01)}};
@@ -178,7 +178,7 @@ TEST(Load, StateOfAnOptimizerThatDoesNotFitChangesNothing) {
   LoggedLines lines;
   auto adamw = strategy.make_optimizer<AdamW>(model, AdamWOptions(0.01));
   load(path, model, adamw, {.strict = false});
-  EXPECT_EQ(lines.count("goes on with the state of another class: the optimizer (torch::optim::Adam in the file, "
+  EXPECT_EQ(lines.count("continues with the state of a different class: the optimizer (torch::optim::Adam in the file, "
                         "torch::optim::AdamW in the program)"),
             1);
   EXPECT_EQ(adamw.steps(), 2);

@@ -2,7 +2,7 @@
 
 #include <string>
 
-// What saving and loading both ask of a model and its optimizer.
+// Checks shared by saving and loading a model and its optimizer.
 namespace lockstep::detail {
 
 class ModuleCore;
@@ -11,7 +11,7 @@ struct OptimizerCore;
 /// "torch::optim::Adam"
 std::string class_of(const OptimizerCore& optimizer);
 
-/// InvalidArgument if the optimizer is another model's.
+/// InvalidArgument if the optimizer belongs to another model.
 void require_same_model(const ModuleCore& model, const OptimizerCore& optimizer, const char* operation);
 
 }  // namespace lockstep::detail

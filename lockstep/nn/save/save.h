@@ -17,19 +17,21 @@
 //     ls::save("run.safetensors", model, optimizer);
 //     ls::load("run.safetensors", model, optimizer);     // any number of replicas
 //
-// A file is replaced as a whole: after a failure or a kill it is the old one or the new one. All but `load_tensors` and
-// `load_metadata` belong outside of run.
+// A file is replaced atomically: after a failure or a kill it is the old or the new one. All functions but
+// `load_tensors` and `load_metadata` belong outside of run.
 namespace lockstep {
 
+/// Options of `load`.
 struct LoadOptions {
-  /// Whether file and model must have the same tensors, in the same shapes and types. Otherwise what fits is loaded, and
-  /// a warning names the rest.
+  /// Whether file and model must have the same tensors, with the same shapes and types. Otherwise the matching ones are
+  /// loaded, and a warning names the rest.
   bool strict = true;
 };
 
+/// Options of `save`.
 struct SaveOptions {
-  /// False: all workers call `save`, the buffers of all replicas count, and the chief writes the file. True: this worker
-  /// writes what it has by itself, without the others; for example after one of them has failed.
+  /// False: all workers call `save`, the buffers of all replicas are merged, and the chief writes the file. True: this
+  /// worker writes its own state without the others, for example after one of them failed.
   bool this_worker_only = false;
 };
 
@@ -41,7 +43,7 @@ struct OptimizerCore;
 template <class T>
 concept NotMirrored = !is_mirrored_module_v<T> && (BuiltModule<T> || std::is_base_of_v<MirroredOptimizerBase, T>);
 
-/// What may follow the model in a call of save or load.
+/// The arguments that may follow the model in a call of save or load.
 template <class Options>
 struct AfterModel {
   void operator()(const Options& = {}) const;
@@ -53,7 +55,7 @@ template <class Options, class M, class... Rest>
 inline constexpr bool begins_with_model_v<Options, MirroredModule<M>, Rest...> =
     std::is_invocable_v<AfterModel<Options>, const Rest&...>;
 
-/// What `named_parameters()` returns, or an unordered map.
+/// The type returned by `named_parameters()`, or an unordered map.
 template <class T>
 concept NamedTensors = std::is_same_v<T, torch::OrderedDict<std::string, at::Tensor>> ||
     std::is_same_v<T, std::unordered_map<std::string, at::Tensor>>;
@@ -76,16 +78,16 @@ void save(const std::string& path, const MirroredModule<M>& model, const SaveOpt
           const std::source_location& where = std::source_location::current()) {
   detail::save_model(path, *model.core(), nullptr, options, where);
 }
-/// Saves all that `load` needs to go on: also what the optimizer remembers, and its number of steps.
+/// Saves everything that `load` needs to continue, including the optimizer's state and its number of steps.
 template <class M>
 void save(const std::string& path, const MirroredModule<M>& model, const MirroredOptimizerBase& optimizer,
           const SaveOptions& options = {}, const std::source_location& where = std::source_location::current()) {
   detail::save_model(path, *model.core(), optimizer.core().get(), options, where);
 }
 
-/// Writes the tensors of a file into the weights and the buffers of all replicas. With several workers all of them call it,
-/// and the chief reads the file for all. If anything does not fit, an error lists all of it and nothing is changed. State of
-/// an optimizer in the file is ignored.
+/// Writes the tensors of a file into the weights and the buffers of all replicas. With several workers all of them call
+/// it, and the chief reads the file for all. If anything does not fit, an error lists all of it and nothing is changed.
+/// Ignores an optimizer's state in the file.
 template <class M>
 void load(const std::string& path, const MirroredModule<M>& model, const LoadOptions& options = {},
           const std::source_location& where = std::source_location::current()) {
@@ -98,7 +100,7 @@ void load(const std::string& path, const MirroredModule<M>& model, const Mirrore
   detail::load_model(path, *model.core(), optimizer.core().get(), options, where);
 }
 
-// What torch::save and torch::load take, for the compiler to say what these take.
+// The arguments of torch::save and torch::load, so that the compiler can explain what these functions accept.
 template <class M, class... Rest>
 void save(const MirroredModule<M>&, const Rest&...) {
   static_assert(detail::never<M>, "lockstep::save takes the path first: save(path, model)");
@@ -146,9 +148,9 @@ std::map<std::string, at::Tensor> load(const std::string&) {
   return {};
 }
 
-/// Saves tensors under names of your own, such as averaged weights.
+/// Saves tensors under your own names, such as averaged weights.
 LOCKSTEP_EXPORT void save(const std::string& path, const std::map<std::string, at::Tensor>& tensors);
-/// The same for what `named_parameters()` returns, and for an unordered map.
+/// The same for the result of `named_parameters()`, and for an unordered map.
 template <detail::NamedTensors T>
 void save(const std::string& path, const T& tensors) {
   std::map<std::string, at::Tensor> by_name;
@@ -163,7 +165,7 @@ void save(const std::string& path, const T& tensors) {
 }
 /// All tensors of a safetensors file, as copies on the CPU.
 LOCKSTEP_EXPORT std::map<std::string, at::Tensor> load_tensors(const std::string& path);
-/// What else a file says: `lockstep.steps`, `lockstep.seed`, `lockstep.version` and the like, all as text.
+/// A file's metadata: `lockstep.steps`, `lockstep.seed`, `lockstep.version` and the like, all as text.
 LOCKSTEP_EXPORT std::map<std::string, std::string> load_metadata(const std::string& path);
 
 }  // namespace lockstep

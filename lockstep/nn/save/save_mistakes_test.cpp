@@ -21,7 +21,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/zoo.h"
 
-// What is refused.
+// Rejected calls and files.
 namespace lockstep {
 namespace {
 
@@ -162,7 +162,7 @@ TEST(SaveAndLoad, MistakesAreNamed) {
   for (const Row& row : rows) expect_error(row.call, row.code, row.number, row.says, row.name);
   EXPECT_FALSE(std::filesystem::exists(folder / "x"));
   EXPECT_EQ(file_content(folder / "good"), content);
-  load(folder / "good", model, optimizer);  // also out of an open window
+  load(folder / "good", model, optimizer);  // also ends an open window
   EXPECT_EQ(optimizer.steps(), 0);
 }
 

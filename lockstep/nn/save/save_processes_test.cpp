@@ -25,11 +25,11 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/watchdog.h"
 
-// Saved files and other processes: those that are killed, those that save to the same path, and Python.
+// Saved files and other processes: killed ones, concurrent saves to the same path, and Python.
 namespace lockstep {
 namespace {
 
-/// How much of a new file a process has written beside those that are there; nothing if it is not writing any.
+/// How much of a new file a process has written next to the existing ones; nothing if it is not writing any.
 std::optional<std::uintmax_t> bytes_on_the_way(const std::string& folder, pid_t process) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().filename().string().find(str('.', process, '-')) == std::string::npos) continue;
@@ -52,7 +52,7 @@ TEST(Save, AKillAtAnyMomentLeavesTheOldFileOrTheNewOne) {
   const Tensors even = tensors_of(0), odd = tensors_of(1);
   save(path, even);
   const std::uintmax_t size = std::filesystem::file_size(path);
-  // Shared with the children: how many saves have ended.
+  // Shared with the children: the number of completed saves.
   void* shared = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(shared, MAP_FAILED);
   auto& ended = *new (shared) std::atomic<int>(0);
@@ -83,8 +83,8 @@ TEST(Save, AKillAtAnyMomentLeavesTheOldFileOrTheNewOne) {
       }
     };
     ASSERT_NO_FATAL_FAILURE(await([&] { return ended >= kill % 3; }));
-    // Every other child is killed wherever it is now. The rest are killed when this much of a new file is written; they are
-    // stopped first, because they may have finished the file by the time its size is seen.
+    // Every other child is killed at a random moment. The rest are killed when this much of a new file is written; they
+    // are stopped first, because they may have finished the file by the time its size is seen.
     const bool wants_middle = kill % 2 == 0;
     const auto bytes = std::uniform_int_distribution<std::uintmax_t>(0, size)(random);
     const auto is_writing = [&] { return bytes_on_the_way(folder.path(), child) >= bytes; };

@@ -23,7 +23,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/zoo.h"
 
-// What is saved, and that a training goes on with it as if nothing had happened.
+// The contents of saved files, and that training continues from them as if uninterrupted.
 namespace lockstep {
 namespace {
 
@@ -37,7 +37,7 @@ using torch::optim::SGDOptions;
 
 struct Recipe {
   std::string name;
-  /// Trains 3 steps on `before` replicas, saves, loads into `after` replicas and trains 3 more; and 6 at a stretch.
+  /// Trains 3 steps on `before` replicas, saves, loads into `after` replicas and trains 3 more; and 6 in one go.
   std::function<void(int before, int after)> check;
 };
 
@@ -54,7 +54,7 @@ Recipe recipe(std::string name, Options options) {
             train_steps(whole, uninterrupted, of_it, 0, 3);
             save(path, uninterrupted, of_it);
             train_steps(whole, uninterrupted, of_it, 3, 6);
-            torch::manual_seed(4);  // other weights at first
+            torch::manual_seed(4);  // different weights at first
             MirroredStrategy strategy(on_devices(after));
             auto model = strategy.make<Zoo>(format);
             auto optimizer = strategy.make_optimizer<Opt>(model, options);
@@ -66,7 +66,7 @@ Recipe recipe(std::string name, Options options) {
             EXPECT_EQ(combine(optimizer.digests()), combine(of_it.digests()));
             save(folder / "a", model, optimizer);
             save(folder / "b", uninterrupted, of_it);
-            // Equal but for the seed.
+            // Equal except for the seed.
             expect_same(load_tensors(folder / "a"), load_tensors(folder / "b"));
           }};
 }
@@ -112,7 +112,7 @@ TEST(SaveAndLoad, ARealTrainingGoesOnWithTheSameBits) {
   EXPECT_EQ(file_content(folder / "interrupted"), file_content(folder / "whole")) << "equal trainings, equal files";
 }
 
-// What a file holds.
+// The contents of a file.
 
 TEST(SavedFile, HasWeightsBuffersAndStateByName) {
   const TemporaryFolder folder;

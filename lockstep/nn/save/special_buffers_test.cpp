@@ -11,7 +11,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/zoo.h"
 
-// Buffers that are sparse, of eight bits or without memory of their own.
+// Buffers that are sparse, 8-bit or without their own memory.
 namespace lockstep {
 namespace {
 

@@ -59,7 +59,7 @@ at::ScalarType torch_type(SafetensorsType type) {
       {.what = lockstep::str("tensor '", name, "' cannot be saved: ", why), .where = "save", .help = help});
 }
 
-/// Whose tensor it is: what to do about it depends on that.
+/// The tensor's owner: the remedy depends on it.
 enum class Owner { Caller, Model };
 
 SafetensorsType savable_type(const std::string& name, const at::Tensor& tensor, Owner owner) {
@@ -109,7 +109,7 @@ void require_savable_member(const std::string& name, const at::Tensor& tensor) {
 
 void write_tensors(const std::string& path, const TensorMap& tensors, data::SafetensorsMetadata metadata,
                    FunctionRef<void()> before_commit) {
-  std::vector<at::Tensor> kept;  // what the bytes below belong to
+  std::vector<at::Tensor> kept;  // owns the memory of the bytes below
   std::vector<data::SafetensorsTensor> described;
   for (const auto& [name, tensor] : tensors) {
     const SafetensorsType type = savable_type(name, tensor, Owner::Caller);
@@ -132,7 +132,7 @@ data::SafetensorsFile open_tensors(data::MappedFile mapped) {
                         {.what = lockstep::str(file.path(), " has format ", format->second,
                                                ", this Lockstep reads format ", kNewestFormat),
                          .where = lockstep::str("metadata of ", file.path()),
-                         .help = "load it with the version of Lockstep that has saved it, or a newer one"});
+                         .help = "load it with the version of Lockstep that saved it, or a newer one"});
   }
   return file;
 }
@@ -142,7 +142,7 @@ at::Tensor copy_of(const data::SafetensorsFile& file, const data::SafetensorsEnt
   at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(torch_type(entry.type)));
   if (bytes.empty()) return tensor;
   auto* const to = static_cast<char*>(tensor.mutable_data_ptr());
-  if (entry.type == SafetensorsType::Bool)  // any byte may stand for true in a file, but not in memory
+  if (entry.type == SafetensorsType::Bool)  // any byte may represent true in a file, but not in memory
     std::ranges::transform(bytes, to, [](char byte) { return static_cast<char>(byte != 0); });
   else
     std::memcpy(to, bytes.data(), bytes.size());

@@ -13,25 +13,25 @@ namespace lockstep::detail {
 
 using TensorMap = std::map<std::string, at::Tensor>;
 
-/// The name of an element type as files have it; LibTorch's own for those that they do not have.
+/// The name of an element type in files; LibTorch's own name for types that files do not support.
 std::string file_type_name(at::ScalarType type);
 
-/// Unimplemented for a parameter or buffer that no file can hold; the error says what to register instead.
+/// Unimplemented for a parameter or buffer that a file cannot hold; the error suggests what to register instead.
 void require_savable_member(const std::string& name, const at::Tensor& tensor);
 
-/// Adds checksums to the metadata. Unimplemented for an element type or a layout that the format does not have; the
-/// error names the tensor. If `before_commit` throws, an old file stays.
+/// Adds checksums to the metadata. Unimplemented for an element type or a layout that the format does not support; the
+/// error names the tensor. If `before_commit` throws, an old file is kept.
 void write_tensors(
     const std::string& path, const TensorMap& tensors, data::SafetensorsMetadata metadata,
     FunctionRef<void()> before_commit = [] {});
 
-/// Reads a file and checks all that can be checked without a model: its header, its checksums, and whether this Lockstep
-/// knows its format.
+/// Reads a file and checks everything that can be checked without a model: its header, its checksums, and whether this
+/// version of Lockstep supports its format.
 data::SafetensorsFile open_tensors(data::MappedFile mapped);
 
 /// A copy on the CPU.
 at::Tensor copy_of(const data::SafetensorsFile& file, const data::SafetensorsEntry& entry);
-/// The file's own memory, which must outlive the tensor; a copy where that is not aligned.
+/// A tensor over the file's own memory, which must outlive it; a copy if that is not aligned.
 at::Tensor view_of(const data::SafetensorsFile& file, const data::SafetensorsEntry& entry);
 
 }  // namespace lockstep::detail

@@ -9,8 +9,8 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kAlignment = 16;      // elements; each gradient then begins where vector code likes it
-constexpr std::size_t kSharePerBucket = 4;  // what is larger than this part of a bucket travels alone
+constexpr std::size_t kAlignment = 16;      // elements; aligns each gradient for vector code
+constexpr std::size_t kSharePerBucket = 4;  // gradients larger than this part of a bucket are sent separately
 
 std::string described(const Bucket& bucket, std::size_t number, std::size_t count,
                       const std::vector<BucketedParameter>& parameters) {
@@ -29,7 +29,7 @@ std::vector<Bucket> plan_buckets(const std::vector<BucketedParameter>& parameter
                                  std::size_t bytes) {
   std::vector<bool> is_planned(parameters.size(), false);
   std::vector<Bucket> buckets;
-  std::vector<Bucket> open;  // at most one for each element type
+  std::vector<Bucket> open;  // at most one per element type
   const auto add = [&](int p) {
     const auto at = static_cast<std::size_t>(p);
     const BucketedParameter& parameter = parameters[at];

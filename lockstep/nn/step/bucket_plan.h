@@ -6,27 +6,27 @@
 
 #include "lockstep/comm/dtype.h"
 
-// Which gradients travel together between workers: a pure function of what all workers know.
+// Which gradients are sent together between workers: a pure function of what all workers know.
 namespace lockstep {
 
 struct BucketedParameter {
   std::string name = {};
   std::size_t elements = 0;
   Dtype dtype = Dtype::Float32;
-  bool travels = true;  ///< false: sparse, frozen for good, or of a type that the engine does not add
+  bool travels = true;  ///< false: sparse, frozen for good, or of a type that the engine cannot sum
 };
 
 struct Bucket {
-  std::vector<int> parameters = {};      ///< in the order in which backward gives their gradients
-  std::vector<std::size_t> begins = {};  ///< of each in the bucket's array, at multiples of 16 elements
+  std::vector<int> parameters = {};      ///< in the order in which backward computes their gradients
+  std::vector<std::size_t> begins = {};  ///< per parameter in the bucket's array, at multiples of 16 elements
   std::size_t elements = 0;
   Dtype dtype = Dtype::Float32;
   std::string name = {};  ///< "bucket 3 of 5 (conv4.weight, conv4.bias; 2.4 MB)"
 };
 
-/// Which buckets there are, in the order in which backward fills them if gradients come in `order`, as they did in the first
-/// step of the chief (worker_agreement.cpp); what `order` does not name comes last. A large gradient is a bucket of its own,
-/// which needs no copy; small ones of one type fill a bucket of about `bytes`.
+/// Plans the buckets in the order in which backward fills them if gradients arrive in `order`, as in the chief's first
+/// step (worker_agreement.cpp); parameters missing in `order` come last. A large gradient is a bucket by itself, which
+/// needs no copy; small ones of one type fill a bucket of about `bytes`.
 std::vector<Bucket> plan_buckets(const std::vector<BucketedParameter>& parameters, const std::vector<int>& order,
                                  std::size_t bytes);
 

@@ -20,14 +20,14 @@
 namespace lockstep::detail {
 namespace {
 
-/// Every replica looks at all parameters, so that all come to the same answer.
+/// Every replica checks all parameters, so all decide alike.
 void require_real_gradients(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {
   for (std::size_t p = 0; p < mine.kinds.size(); ++p) {
     const auto& parameter = core.module->parameters()[p];
     if (mine.kinds[p] == GradientKind::None || !parameter.leaves[0].is_complex()) continue;
-    throw InvalidArgument(errors::kDtype,
-                          {.what = str(operation, " is for real gradients; that of '", parameter.name, "' is complex"),
-                           .help = "train the real and the imaginary part as separate parameters"});
+    throw InvalidArgument(
+        errors::kDtype, {.what = str(operation, " is for real gradients; the one of '", parameter.name, "' is complex"),
+                         .help = "train the real and the imaginary part as separate parameters"});
   }
 }
 
@@ -35,7 +35,7 @@ void taken(const OptimizerCore& core, const ReplicaPart& mine, const char* opera
   for (const auto& observer : core.observers) observer->gradients_taken({core, mine, operation});
 }
 
-/// After Lockstep itself has changed them.
+/// Called after Lockstep itself changed them.
 void wait_again(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {
   for (const auto& observer : core.observers) observer->gradients_wait({core, mine, operation});
 }
@@ -60,7 +60,7 @@ void skip_step(const OptimizerCore& core, ReplicaPart& mine) {
   drop_gradients(core, mine);
 }
 
-/// Adds up squares block by block; blocks do not depend on who owns what, so neither does the norm.
+/// Sums squares block by block; blocks do not depend on ownership, so neither does the norm.
 double global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm) {
   const at::NoGradGuard no_grad;
   for (OwnedSegment& segment : mine.owned) {
@@ -71,7 +71,7 @@ double global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm) {
     std::fill_n(sums, std::max<std::size_t>(blocks, 1), 0.0);
     if (!segment.sum.defined()) continue;
     const bool is_sparse = segment.sum.is_sparse();
-    if (is_sparse) segment.sum = segment.sum.coalesce();  // rows that come twice count by their sum
+    if (is_sparse) segment.sum = segment.sum.coalesce();  // rows that occur twice count by their sum
     sum_squares_in_blocks(is_sparse ? segment.values().reshape({-1}) : segment.values(), sums, is_sparse ? 1 : blocks);
   }
   double norm = 0;
@@ -95,9 +95,9 @@ void require_reduced(const ReplicaPart& mine, const char* operation) {
 
 void require_unscaled(const ReplicaPart& mine, const char* operation) {
   if (mine.progress.is_scaled())
-    throw_misuse("the gradients are still those of the scaled loss",
+    throw_misuse("the gradients still belong to the scaled loss",
                  str("call unscale(scaler) before ", operation,
-                     "; if they are of another loss, go backward with optimizer.backward(loss)"),
+                     "; if they belong to another loss, call optimizer.backward(loss) for it"),
                  operation);
 }
 
@@ -123,15 +123,15 @@ bool are_all_finite(const OptimizerCore& core, ReplicaPart& mine) {
   return all;
 }
 
-bool may_update(const OptimizerCore& core, ReplicaPart& mine) {
-  NotFiniteSum first;
+bool passes_finite_check(const OptimizerCore& core, ReplicaPart& mine) {
+  NonFiniteSum first;
   meet("finite check", {&core, "step", 0, &mine.reduced.not_finite}, [&] {
-    for_each_payload(mine.reduced.not_finite, [&](const NotFiniteSum& theirs) {
+    for_each_payload(mine.reduced.not_finite, [&](const NonFiniteSum& theirs) {
       if (theirs.parameter >= 0 && (first.parameter < 0 || theirs.parameter < first.parameter)) first = theirs;
     });
   });
   if (first.parameter < 0) return true;
-  if (core.settings.not_finite == NotFinite::SkipStep) {
+  if (core.settings.not_finite == NonFinitePolicy::SkipStep) {
     skip_step(core, mine);
     return false;
   }
@@ -144,7 +144,7 @@ bool may_update(const OptimizerCore& core, ReplicaPart& mine) {
                     first.replica < 0 ? "a replica of another worker" : str("replica ", first.replica),
                     first.by_exclusion ? ", or from adding up finite ones" : ""),
        .seen = "the weights have not been changed",
-       .help = "lower the learning rate or clip; set_not_finite(NotFinite::SkipStep) skips such "
+       .help = "lower the learning rate or clip; set_non_finite_policy(NonFinitePolicy::SkipStep) skips such "
                "steps"});
 }
 
@@ -217,7 +217,7 @@ void clip_value(const OptimizerCore& core, ReplicaPart& mine, double limit) {
 
 namespace {
 
-/// Without returning the norm, so that nothing has to wait for a GPU.
+/// Does not return the norm, so that nothing has to wait for a GPU.
 void clip_on_device(OptimizerCore& core, ReplicaPart& mine, double max_norm) {
   require_clippable(core, mine, "clip_global_norm");
   core.updater->write_squares(mine);
@@ -234,7 +234,7 @@ bool check_and_clip(OptimizerCore& core, ReplicaPart& mine, GradScaler* scaler) 
     mine.progress.stage = GradientStage::Unscaled;
   }
   if (plan.unscale == ScaleBy::Host && !unscale(core, mine, *scaler)) return false;
-  if (plan.finite == StepPlan::Finite::Host && !may_update(core, mine)) return false;
+  if (plan.finite == StepPlan::Finite::Host && !passes_finite_check(core, mine)) return false;
   if (plan.clip_norm && plan.clips_on_device) clip_on_device(core, mine, *plan.clip_norm);
   if (plan.clip_norm && !plan.clips_on_device) clip_global_norm(core, mine, *plan.clip_norm);
   if (plan.clip_value) clip_value(core, mine, *plan.clip_value);

@@ -44,12 +44,12 @@ void require_backward(const ReplicaPart& mine, const at::Tensor& loss, bool is_s
                            .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
   }
   if (progress.stage == GradientStage::Computed && progress.loss_scale.has_value() != is_scaled) {
-    throw_misuse("gradients of a scaled loss cannot be added to those of an unscaled one",
+    throw_misuse("gradients of scaled and unscaled losses cannot be added",
                  "give the scaler to every backward and minimize of a step, or to none", "backward");
   }
 }
 
-/// LibTorch's own text proposes to keep the graph, and each gradient would then be counted twice.
+/// LibTorch's own text suggests retaining the graph, which would count each gradient twice.
 void refuse_second_backward(const c10::Error& error) {
   if (error.msg().find("backward through the graph a second time") == std::string::npos) return;
   throw_misuse(
@@ -68,7 +68,7 @@ void require_same_shape(const std::string& name, const at::Tensor& leaf, const a
                          .help = "leave grad() to backward; give gradients of your own to optimizer.apply_gradients"});
 }
 
-/// Shows the others what this replica brings to the step, and which of its parts are frozen or in training mode.
+/// Publishes this replica's gradients, and its frozen parameters and training modes.
 void show_gradients(const OptimizerCore& core, ReplicaPart& mine) {
   const auto& parameters = core.module->parameters();
   const auto k = static_cast<std::size_t>(mine.index);
@@ -76,7 +76,7 @@ void show_gradients(const OptimizerCore& core, ReplicaPart& mine) {
     if (core.group_of[p] < 0) continue;
     const at::Tensor& leaf = parameters[p].leaves[k];
     const at::Tensor& gradient = leaf.grad();
-    // Segments count in the memory order of the parameter, which usually is the gradient's too. A gradient set by hand may
+    // Segments are in the parameter's memory order, which usually is the gradient's too. A gradient set by hand may
     // have a different dtype.
     const bool is_ordered = !gradient.defined() || gradient.is_sparse() ||
                             (gradient.strides() == leaf.strides() && gradient.sizes() == leaf.sizes() &&
@@ -89,8 +89,8 @@ void show_gradients(const OptimizerCore& core, ReplicaPart& mine) {
   mine.shown.modes = core.module->modes_of(k);
 }
 
-/// In the meeting: throws, the same on every replica, if replicas train different parts of the model, or if an observer's
-/// marks differ.
+/// In the meeting: throws, the same on every replica, if replicas train different parts of the model, or if an
+/// observer's marks differ.
 void agree(const StepMoment& moment) {
   const OptimizerCore& core = moment.core;
   const ShownGradients& first = core.replicas[0]->shown;
@@ -153,8 +153,9 @@ void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, co
   mine.shown.marks.clear();
   for (const auto& observer : core.observers) mine.shown.marks.push_back(observer->mark(moment));
   const StepCall brought{&core, call, mine.progress.loss_scale.value_or(mine.progress.given_mark)};
-  core.reducer->bring_together(mine, op, brought);
-  // Guards throw alike everywhere. What an observer of the program's throws on one replica must not meet an update on others.
+  core.reducer->exchange(mine, op, brought);
+  // Guards throw alike everywhere. An exception of a program's observer on one replica must not coincide with an update
+  // on others.
   const bool agrees_first = core.observers.runs != nullptr;
   if (agrees_first) meet("observers", brought, [&] { agree(moment); });
   bool is_new_sparse = false;
@@ -187,11 +188,11 @@ void classify_gradients(const OptimizerCore& core, std::vector<GradientKind>& ki
   }
 }
 
-void throw_different_kinds(const std::string& parameter, const std::string& who, GradientKind kind) {
+void throw_different_kinds(const std::string& parameter, const std::string& replica, GradientKind kind) {
   throw InvalidArgument(
       errors::kOptimizer,
       {.what = lockstep::str("'", parameter, "' has a sparse gradient on one replica and a dense one on another"),
-       .seen = lockstep::str(who, " has a ", kind == GradientKind::Sparse ? "sparse" : "dense", " one"),
+       .seen = lockstep::str(replica, " has a ", kind == GradientKind::Sparse ? "sparse" : "dense", " one"),
        .help = "use the parameter in the same way on every replica"});
 }
 
@@ -209,7 +210,7 @@ void drop_gradients(const OptimizerCore& core, ReplicaPart& mine) {
   }
   mine.reduced.pulled.clear();
   mine.scale.reset();
-  if (core.has_failed_run(mine)) mine.window_calls = 0;  // it may have stopped at another call on each replica
+  if (core.has_failed_run(mine)) mine.window_calls = 0;  // it may have stopped at a different call on each replica
   mine.progress = {.failed_runs = core.runs.failed};
   for (const auto& observer : core.observers) observer->dropped({core, mine});
 }

@@ -13,29 +13,29 @@ namespace lockstep {
 class GradScaler;
 }
 
-// Phase 1 of a step, collect: every replica goes backward, shows its gradients, and all agree on what they are.
+// Phase 1 of a step, collect: every replica runs backward and publishes its gradients, and all agree on them.
 namespace lockstep::detail {
 
 struct OptimizerCore;
 struct ReplicaPart;
 
-/// Adds the gradients of `loss` to those that are there; with a scaler, of the scaled loss. `call`: of the program.
+/// Adds the gradients of `loss` to the existing ones; with a scaler, of the scaled loss. `call`: the program's call.
 void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler,
                  const char* call);
 
-/// Shows this replica's gradients and calls `work` once all replicas have shown theirs and agree: the same call, the
-/// same modules, gradients of one kind. None goes on before all have finished `work`. Throws, the same on every replica
-/// and before `work`, if they do not agree.
+/// Publishes this replica's gradients and calls `work` once all replicas have done so and agree: the same call, the
+/// same modules, gradients of the same kinds. No replica continues before all have finished `work`. Throws, the same on
+/// every replica and before `work`, if they do not agree.
 void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call,
                          FunctionRef<void()> work);
 
-/// Fills in how each parameter's gradient looks over the replicas of this process, which have shown theirs. Throws, the same on
-/// every replica, if it is sparse on one and dense on another.
+/// Classifies each parameter's gradient over the replicas of this process, which have published theirs. Throws, the
+/// same on every replica, if it is sparse on one and dense on another.
 void classify_gradients(const OptimizerCore& core, std::vector<GradientKind>& kinds);
-/// Throws that `who` has a gradient of this kind, and another one has not.
-[[noreturn]] void throw_different_kinds(const std::string& parameter, const std::string& who, GradientKind kind);
+/// Throws that `replica` has a gradient of this kind, and another one does not.
+[[noreturn]] void throw_different_kinds(const std::string& parameter, const std::string& replica, GradientKind kind);
 
-/// Forgets the gradients of this replica, and an open window with them.
+/// Drops the gradients of this replica, and with them an open window.
 void drop_gradients(const OptimizerCore& core, ReplicaPart& mine);
 
 /// Throws if a run has failed since the gradients were last dropped.

@@ -7,8 +7,8 @@
 
 #include "lockstep/comm/reduce_op.h"
 
-// What a GPU does in few launches for all segments of a replica. Built with LOCKSTEP_CUDA it is nn/cuda/; without,
-// device_step_absent.cpp stands in, which takes nothing.
+// Operations that a GPU performs in few launches for all segments of a replica. Implemented in nn/cuda/ with
+// LOCKSTEP_CUDA; otherwise by device_step_absent.cpp, which supports nothing.
 namespace lockstep::detail {
 
 struct DeviceNumbers;  // nn/cuda/device_numbers.h
@@ -16,32 +16,32 @@ struct OptimizerCore;
 struct OwnedSegment;
 struct ReplicaPart;
 
-/// Whether the fused update on the device can take the place of the inner optimizers, as their options are now: SGD, Adam
-/// and AdamW without amsgrad, on float32 weights.
+/// Whether the fused update on the device can replace the inner optimizers with their current options: SGD, Adam and
+/// AdamW without amsgrad, on float32 weights.
 bool has_device_update(const OptimizerCore& core);
 
-// The device alone knows how many steps were made, where a step whose sums are not finite is skipped without asking the host.
-/// Waits for the device: the inner optimizer and `mine` know it from now on, as far as there is something to know. Throws
-/// what `receive_check` throws.
+// Only the device knows how many steps were made if it skips steps with non-finite sums without asking the host. This
+// waits for the device and updates the inner optimizer and `mine`, as far as possible. Throws what `receive_check`
+// throws.
 void settle_counts(const OptimizerCore& core, ReplicaPart& mine);
-/// The same for `mine.steps` and `mine.skipped` alone.
+/// The same, only for `mine.steps` and `mine.skipped`.
 void settle_checks(const OptimizerCore& core, ReplicaPart& mine);
-/// Of each owned segment, without waiting; undefined where the inner optimizer counts.
+/// The count of each owned segment, without waiting; undefined if the inner optimizer counts.
 at::Tensor counts_on_device(const ReplicaPart& mine);
-/// `settle` of all replicas, while none runs; throws what the first of them has thrown.
+/// Calls `settle` for all replicas while none runs; then throws the first error.
 void settle_all(const OptimizerCore& core, void (*settle)(const OptimizerCore&, ReplicaPart&));
 
-/// NotFinite::Raise: `send_check` starts to copy what the last check came to, and `receive_check`, a step later, throws if
-/// it was bad. By then no later step has changed the weights either.
+/// NonFinitePolicy::Raise: `send_check` starts copying the last check's result to the host, and `receive_check`, a step
+/// later, throws if it was bad. By then no later step has changed the weights either.
 void send_check(const OptimizerCore& core, ReplicaPart& mine);
 void receive_check(const OptimizerCore& core, ReplicaPart& mine);
 
-/// Before a step that was recorded is repeated: tells the device of options that have changed.
+/// Before a recorded step is replayed: sends changed options to the device.
 void send_options_to_device(const OptimizerCore& core, ReplicaPart& mine);
-/// After it. `is_scaled`: its loss was.
+/// After it. `is_scaled`: the loss was scaled.
 void note_replay_on_device(const OptimizerCore& core, ReplicaPart& mine, bool is_scaled);
 
-/// A sum that is to be made.
+/// A sum to be computed.
 struct DeviceSum {
   at::Tensor target;                    ///< 1-D, float32; may be one of the gradients
   std::vector<const float*> gradients;  ///< one per replica; null counts as zero

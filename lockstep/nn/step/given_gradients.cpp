@@ -32,7 +32,7 @@ void require_fitting(const std::string& name, const at::Tensor& leaf, const at::
                    "give a gradient of the parameter's shape, dtype and device, or an undefined tensor for none");
 }
 
-/// A number that differs, most likely, where gradients do. A double holds it exactly.
+/// Mixes a gradient into a mark that most likely differs if gradients do. A double holds it exactly.
 double marked(double mark, const at::Tensor& gradient) {
   std::uint64_t bits = 0;
   if (gradient.defined() && gradient.numel() > 0 && gradient.layout() == at::kStrided) {
@@ -77,7 +77,7 @@ void take_gradients(const OptimizerCore& core, ReplicaPart& mine, const NamedGra
     // A tied parameter has several names; autograd gives the whole gradient under each.
     if (found != parameters.end() && core.group_of[p] >= 0 && !fitting[p].defined()) fitting[p] = item.value().detach();
   }
-  // One replica's are the sum already: the others' count as zero.
+  // One replica's are the sum already: the others count as zero.
   const bool is_first = mine.index == 0 && core.module->strategy().is_chief();
   const bool are_counted = whose == GradientsOf::ThisReplica || is_first;
   for (std::size_t p = 0; p < parameters.size(); ++p) {

@@ -8,7 +8,7 @@
 
 #include "lockstep/nn/optimizer_settings.h"
 
-// Phase 1 of a step without a backward: the user has gradients at hand (apply_gradients).
+// Phase 1 of a step without a backward: the program passes the gradients (apply_gradients).
 namespace lockstep::detail {
 
 struct OptimizerCore;
@@ -16,7 +16,7 @@ struct ReplicaPart;
 
 using NamedGradients = torch::OrderedDict<std::string, at::Tensor>;
 
-/// Puts them in the place of what backward would have computed. Nothing is changed if one does not fit its parameter.
+/// Uses them in place of computed ones. Nothing is changed if one does not fit its parameter.
 void take_gradients(const OptimizerCore& core, ReplicaPart& mine, const NamedGradients& given, GradientsOf whose);
 
 /// Gives the gradients the names of the model's parameters, in their order. Throws if there are more or fewer.

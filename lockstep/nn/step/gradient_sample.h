@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <cstring>
 
-// One element of a gradient tells who writes to it without Lockstep's knowledge: LibTorch's functions write through `data()`,
-// which leaves no trace but the values.
+// One element of a gradient reveals writes that bypass Lockstep: LibTorch's functions write through `data()`, which
+// leaves no trace but the values.
 namespace lockstep::detail {
 
 struct GradientSample {
-  std::int64_t place = -1;  ///< in memory; -1: none was taken
+  std::int64_t place = -1;  ///< in memory; -1: no sample
   std::uint64_t bits = 0;
 };
 
@@ -38,7 +38,7 @@ inline std::uint64_t magnitude_of(const at::Tensor& gradient, std::uint64_t bits
   return bits << (65 - 8 * sample_width(gradient));
 }
 
-/// The largest of a few elements, which clipping changes first. A factor changes no zeros.
+/// The largest of a few elements, which clipping changes first. Scaling does not change zeros.
 inline GradientSample sample_of_gradient(const at::Tensor& gradient) {
   constexpr std::int64_t kLooks = 16;
   if (!has_plain_memory(gradient)) return {};
@@ -57,7 +57,7 @@ inline bool has_place(const at::Tensor& gradient, const GradientSample& sample) 
   return sample.place >= 0 && has_plain_memory(gradient) && sample.place < gradient.numel();
 }
 
-/// One other than zero.
+/// Whether it is nonzero.
 inline bool has_number_at(const at::Tensor& gradient, std::int64_t place) {
   return magnitude_of(gradient, bits_at(gradient, place)) != 0;
 }

@@ -37,10 +37,10 @@ void require_same_call(const local::Seat& seat) {
     if (other.window_calls != first.window_calls)
       throw_different("replicas have called minimize a different number of times since the last update",
                       str(name_of(0), ": ", first.window_calls, ", ", name_of(k), ": ", other.window_calls),
-                      "call minimize and zero_grad in the same order on every replica, also where a batch has no rows; "
+                      "call minimize and zero_grad in the same order on every replica, even if a batch has no rows; "
                       "call reduce_gradients() and step() to end a window early");
     if (other.argument != first.argument && std::string_view(first.call) == kGivenByAll)
-      throw_different("replicas gave different gradients as those of all replicas",
+      throw_different("replicas passed different gradients with AllReplicas",
                       lockstep::str("in ", first.call, ", ", name_of(0), " and ", name_of(k)));
     if (other.argument != first.argument)
       throw_different(str("replicas gave different arguments to ", first.call),
@@ -52,8 +52,8 @@ void meet(const char* name, const StepCall& mine, FunctionRef<void()> work, Wait
   const ReplicaContext& replica = *current_context()->replica;
   local::Seat* seat = replica.seat();
   if (seat == nullptr) return work();
-  // Whether a replica was late is known for sure only when all have left the meeting. `work` must not have changed
-  // anything by then, so with a deadline there is a meeting before it that does nothing else.
+  // Whether a replica was late is certain only when all have left the meeting. `work` must not have changed anything by
+  // then, so with a deadline an empty meeting precedes it.
   const CommunicationOptions& options = replica.strategy().communication();
   if (wait == WaitFor::Timeout && options.timeout_seconds && *options.timeout_seconds > 0)
     seat->exchange(

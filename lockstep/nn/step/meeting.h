@@ -8,27 +8,28 @@ namespace lockstep::detail {
 
 struct OptimizerCore;
 
-/// What a replica brings to a meeting about an optimizer. All but the payload must be the same on every replica.
+/// A replica's call of an optimizer, as brought to a meeting. Everything but the payload must be the same on every
+/// replica.
 struct StepCall {
   const OptimizerCore* optimizer = nullptr;
-  const char* call = "";  ///< what the user called
-  double argument = 0;    ///< and with what
+  const char* call = "";  ///< the user's call
+  double argument = 0;    ///< its argument
   const void* payload = nullptr;
-  int window_calls = 0;  ///< ReplicaPart::window_calls, where a window ends
+  int window_calls = 0;  ///< ReplicaPart::window_calls, if a window ends
 };
 
-/// The call of `apply_gradients` whose argument is a mark of what it was given.
+/// The call of `apply_gradients` whose argument is a mark of the gradients.
 inline constexpr const char* kGivenByAll = "apply_gradients(AllReplicas)";
 
-/// How long a meeting waits for a late replica: as the strategy says, or (where weights have changed already) for ever.
+/// How long a meeting waits for a late replica: the strategy's timeout, or (once weights have changed) without limit.
 enum class WaitFor { Timeout, Ever };
 
-/// All replicas have arrived before `work` begins, and all have finished it before any goes on. Throws, the same on
-/// every replica and before `work`, if they have come for different calls, or if one is later than the strategy's
-/// timeout_seconds allow. One replica alone just does the work.
+/// All replicas arrive before `work` begins, and all finish it before any continues. Throws, the same on every replica
+/// and before `work`, if they came for different calls, or if one is later than the strategy's timeout_seconds. A
+/// single replica just does the work.
 void meet(const char* name, const StepCall& mine, FunctionRef<void()> work, WaitFor wait = WaitFor::Timeout);
 
-/// Inside a meeting to which every replica has brought a StepCall: throws, the same on every replica, if they differ.
+/// Inside a meeting to which every replica brought a StepCall: throws, the same on every replica, if they differ.
 void require_same_call(const local::Seat& seat);
 
 /// Inside the work of a meeting: calls `see` with every replica's payload, in order.

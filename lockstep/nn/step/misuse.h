@@ -7,7 +7,7 @@
 
 namespace lockstep::detail {
 
-/// A call that is right, but not now.
+/// Rejects a valid call made at the wrong time.
 [[noreturn]] inline void throw_misuse(std::string what, std::string help, const char* where) {
   throw FailedPrecondition(errors::kOptimizer, {.what = std::move(what), .where = where, .help = std::move(help)});
 }

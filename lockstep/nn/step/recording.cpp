@@ -21,7 +21,7 @@ namespace {
 
 StepRecorder* recorder_of(const ModuleCore& module) { return StrategyAccess::runs(module.strategy()).recorder; }
 
-/// What of a replica's model a graph has been recorded with and cannot follow: a change makes it worthless.
+/// The properties of a replica's model that a recorded graph depends on: a change invalidates it.
 struct RecordedModel {
   RecordedModel(const ModuleCore& module, std::size_t replica) : k(replica), modes(module.modes_of(k)) {
     for (const auto& buffer : module.buffers_of(k)) {
@@ -43,10 +43,11 @@ struct RecordedModel {
 
   std::size_t k;
   std::uint64_t modes;
-  std::vector<std::pair<at::Tensor, const void*>> buffers;  ///< of the replica's module, and where they were
+  std::vector<std::pair<at::Tensor, const void*>> buffers;  ///< the buffers of the replica's module, and their
+                                                            ///< addresses
 };
 
-/// The same of its part of an optimizer.
+/// The same for its part of an optimizer.
 struct Recorded {
   Recorded(const OptimizerCore& core, const ReplicaPart& mine)
       : settings(core.settings), numbers(mine.numbers), scale(mine.scale) {

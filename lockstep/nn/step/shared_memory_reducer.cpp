@@ -19,7 +19,7 @@
 namespace lockstep::detail {
 namespace {
 
-// Stands for the gradient of a replica that has none.
+// Represents the gradient of a replica that has none.
 alignas(64) constexpr std::array<char, kShardBlock * 8> kZeros{};
 
 }  // namespace
@@ -40,11 +40,11 @@ void SharedMemoryReducer::reduce(ReplicaPart& mine, ReduceOp op) {
     at::Tensor& own = mine.shown.gradients[p];
     if (mine.kinds[p] == GradientKind::Sparse) {
       mine.owns_sparse = true;
-      // Alone: LibTorch's own way, with rows that come twice as they are.
+      // A single replica keeps LibTorch's own form, with duplicate rows.
       segment.sum = replicas_.size() == 1 ? own : sum_sparse(mine, p);
     } else {
       if (mine.plan.leaves_to_update && leave_to_update(mine, segment)) continue;
-      // Autograd may give two parameters one memory: then the sum has to go elsewhere.
+      // Autograd may give two parameters the same memory: then the sum must be stored elsewhere.
       const bool in_place = own.defined() && own.storage().use_count() == 1;
       const at::Tensor& leaf = module_.parameters()[p].leaves[static_cast<std::size_t>(mine.index)];
       segment.sum = in_place ? own : at::empty_like(leaf.data());
@@ -64,7 +64,7 @@ void SharedMemoryReducer::reduce(ReplicaPart& mine, ReduceOp op) {
   }
 }
 
-/// Where each replica's gradient of the segment is, in float32; null where it has none.
+/// Pointers to each replica's gradient of the segment, in float32; null if it has none.
 void SharedMemoryReducer::list_parts(ReplicaPart& mine, const Segment& segment,
                                      std::vector<const float*>& parts) const {
   parts.clear();
@@ -116,7 +116,7 @@ void SharedMemoryReducer::sum_dense(ReplicaPart& mine, const Segment& segment, a
     return;
   }
   const auto width = static_cast<std::int64_t>(size_of(*dtype));
-  c10::SmallVector<const char*, 16> starts;  // null: no gradient there
+  c10::SmallVector<const char*, 16> starts;  // null if there is no gradient
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
     const at::Tensor& gradient = replicas_[k]->shown.gradients[parameter];
     starts.push_back(gradient.defined() ? static_cast<const char*>(gradient.const_data_ptr()) : nullptr);
@@ -126,7 +126,7 @@ void SharedMemoryReducer::sum_dense(ReplicaPart& mine, const Segment& segment, a
   for_ranges(range, kElementwiseGrain, [&](std::int64_t first, std::int64_t last) {
     c10::SmallVector<const void*, 16> inputs;
     const std::int64_t stop = segment.begin + last;
-    const std::int64_t stride = is_complete ? last - first : kShardBlock;  // no more zeros than there are
+    const std::int64_t stride = is_complete ? last - first : kShardBlock;  // no more zeros than needed
     for (std::int64_t begin = segment.begin + first; begin < stop; begin += stride) {
       inputs.clear();
       for (const char* start : starts) inputs.push_back(start != nullptr ? start + begin * width : kZeros.data());
@@ -151,9 +151,9 @@ at::Tensor SharedMemoryReducer::sum_sparse(const ReplicaPart& mine, std::size_t 
   return sum_of_rows(indices, values, leaf, mine.reduced.divisor);
 }
 
-NotFiniteSum SharedMemoryReducer::find_not_finite(const OwnedSegment& segment, int owner) const {
+NonFiniteSum SharedMemoryReducer::find_not_finite(const OwnedSegment& segment, int owner) const {
   if (is_finite(segment.values())) return {};
-  // A dense sum was written over the owner's gradient; a sparse one has memory of its own.
+  // A dense sum was written over the owner's gradient; a sparse one has separate memory.
   const int found = not_finite_here(segment, segment.sum.is_sparse() ? -1 : owner);
   return {.parameter = segment.where.parameter,
           .replica = found < 0 ? owner : found,

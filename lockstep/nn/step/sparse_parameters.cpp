@@ -20,10 +20,10 @@ bool has_new_sparse(const OptimizerCore& core, const ReplicaPart& mine) {
   bool is_new = false;
   for (std::size_t p = 0; p < mine.kinds.size(); ++p) {
     if (mine.kinds[p] != GradientKind::Sparse) continue;
-    if (const char* const who = why_not_sparse(*mine.inner, core.options_of(p))) {
+    if (const char* const optimizer = why_not_sparse(*mine.inner, core.options_of(p))) {
       throw InvalidArgument(
           errors::kOptimizer,
-          {.what = str(who, " cannot take the sparse gradient of '", core.module->parameters()[p].name, "'"),
+          {.what = str(optimizer, " cannot take the sparse gradient of '", core.module->parameters()[p].name, "'"),
            .seen = "the weights have not been changed",
            .help = "give such parameters to SGD or Adagrad without weight_decay, or build the layer with "
                    "sparse(false)"});
@@ -53,7 +53,7 @@ void deal_out_whole(OptimizerCore& core, int parameter) {
   ParameterState state = gather_state(core, parameter);  // some classes have one before the first step
   const auto group = static_cast<std::size_t>(core.group_of[p]);
   for (const auto& part : core.replicas) {
-    part->numbers.reset();  // which counts by segment
+    part->numbers.reset();  // it counts by segment
     std::erase_if(part->owned, [&](const OwnedSegment& segment) {
       if (segment.where.parameter != parameter) return false;
       part->inner->state().erase(segment.weights.unsafeGetTensorImpl());

@@ -21,7 +21,7 @@ namespace {
 
 constexpr double kUnset = std::numeric_limits<double>::quiet_NaN();
 
-/// Those that are numbers, but for the options of groups.
+/// Visits the numeric settings, except for the options of groups.
 void for_each_number(const OptimizerSettings& settings, FunctionRef<void(const char* name, double value)> see) {
   see("set_clip_global_norm", settings.clip_global_norm.value_or(kUnset));
   see("set_clip_value", settings.clip_value.value_or(kUnset));
@@ -36,11 +36,11 @@ std::string number_text(double value) {
   return text.ends_with(".0") ? text.substr(0, text.size() - 2) : text;
 }
 
-const char* name_of(NotFinite policy) {
+const char* name_of(NonFinitePolicy policy) {
   switch (policy) {
-    case NotFinite::Ignore: return "Ignore";
-    case NotFinite::Raise: return "Raise";
-    case NotFinite::SkipStep: return "SkipStep";
+    case NonFinitePolicy::Ignore: return "Ignore";
+    case NonFinitePolicy::Raise: return "Raise";
+    case NonFinitePolicy::SkipStep: return "SkipStep";
   }
   return "unknown";
 }
@@ -50,7 +50,7 @@ std::uint64_t mixed(std::uint64_t mark, const T& value) {
   return fnv1a(std::span<const T>(&value, 1), mark);
 }
 
-/// Of the run that is under way.
+/// The current run's place.
 BatchPlace place_of_batch() {
   const RunNotes* const notes = current_context()->notes;
   return notes != nullptr ? notes->rows.place : BatchPlace();
@@ -78,7 +78,7 @@ workers::Texts lines_of_settings(const OptimizerCore& optimizer) {
     lines.push_back(lockstep::str(name, ": ", number_text(value)));
   });
   lines.push_back(lockstep::str("set_reduce_op: ", to_string(optimizer.settings.reduce_op)));
-  lines.push_back(lockstep::str("set_not_finite: ", name_of(optimizer.settings.not_finite)));
+  lines.push_back(lockstep::str("set_non_finite_policy: ", name_of(optimizer.settings.not_finite)));
   return lines;
 }
 

@@ -11,11 +11,11 @@ StepPlan plan_step(const OptimizerSettings& settings, const StepRequest& request
     plan.clip_value = settings.clip_value;
     plan.clips_on_device = plan.clip_norm && update.clips;
   }
-  // A GradScaler has a check of its own.
-  const bool is_checked = settings.not_finite != NotFinite::Ignore && request.scale == ScaleBy::Nobody;
+  // A GradScaler checks separately.
+  const bool is_checked = settings.not_finite != NonFinitePolicy::Ignore && request.scale == ScaleBy::Nobody;
   const bool on_device = update.checks && (is_checked || request.scale == ScaleBy::Device);
   if (is_checked || on_device) plan.finite = on_device ? StepPlan::Finite::Device : StepPlan::Finite::Host;
-  // A device that cannot skip the step by itself, such as one of sparse gradients, leaves the scale to the host.
+  // A device that cannot skip the step by itself, for instance with sparse gradients, leaves the scale to the host.
   plan.unscale = request.scale == ScaleBy::Device && !on_device ? ScaleBy::Host : request.scale;
 
   const bool is_changed = plan.in_parts || plan.clip_norm || plan.clip_value || plan.unscale != ScaleBy::Nobody;

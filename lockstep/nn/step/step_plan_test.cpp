@@ -20,12 +20,12 @@ constexpr UpdateTraits kFused = {.adds_up = true};
 constexpr UpdateTraits kDevice = {.adds_up = true, .checks = true, .clips = true};
 constexpr UpdateTraits kSparseOnDevice = {.adds_up = true};
 
-OptimizerSettings with(NotFinite policy) {
+OptimizerSettings with(NonFinitePolicy policy) {
   OptimizerSettings settings;
   settings.not_finite = policy;
   return settings;
 }
-OptimizerSettings with_norm(NotFinite policy = NotFinite::Ignore) {
+OptimizerSettings with_norm(NonFinitePolicy policy = NonFinitePolicy::Ignore) {
   OptimizerSettings settings = with(policy);
   settings.clip_global_norm = 1.5;
   return settings;
@@ -53,19 +53,23 @@ const std::vector<PlanCase>& plan_cases() {
        kFused,
        "sum: by the owner; finite: not checked; in parts"},
       {"in parts, checked",
-       with(NotFinite::Raise),
+       with(NonFinitePolicy::Raise),
        {.in_parts = true},
        kFused,
        "sum: by the owner; finite: by the host; in parts"},
       {"in parts, checked on a device",
-       with(NotFinite::Raise),
+       with(NonFinitePolicy::Raise),
        {.in_parts = true},
        kDevice,
        "sum: by the owner; finite: by the device; in parts"},
-      {"checked", with(NotFinite::SkipStep), {}, kFused, "sum: by the owner; finite: by the host"},
-      {"checked on a device", with(NotFinite::SkipStep), {}, kDevice, "sum: by the update; finite: by the device"},
+      {"checked", with(NonFinitePolicy::SkipStep), {}, kFused, "sum: by the owner; finite: by the host"},
+      {"checked on a device",
+       with(NonFinitePolicy::SkipStep),
+       {},
+       kDevice,
+       "sum: by the update; finite: by the device"},
       {"checked, sparse on a device",
-       with(NotFinite::Raise),
+       with(NonFinitePolicy::Raise),
        {},
        kSparseOnDevice,
        "sum: by the owner; finite: by the host"},
@@ -76,7 +80,7 @@ const std::vector<PlanCase>& plan_cases() {
        kDevice,
        "sum: by the owner; finite: not checked; norm at most 1.5, on the device"},
       {"checked and clipped on a device",
-       with_norm(NotFinite::Raise),
+       with_norm(NonFinitePolicy::Raise),
        {},
        kDevice,
        "sum: by the owner; finite: by the device; norm at most 1.5, on the device"},
@@ -87,7 +91,7 @@ const std::vector<PlanCase>& plan_cases() {
        kFused,
        "sum: by the owner; finite: not checked; unscale: by the host"},
       {"scaled and checked by the host",
-       with(NotFinite::Raise),
+       with(NonFinitePolicy::Raise),
        {.scale = ScaleBy::Host},
        kDevice,
        "sum: by the owner; finite: not checked; unscale: by the host"},

@@ -17,8 +17,8 @@
 namespace lockstep::detail {
 namespace {
 
-/// In the meeting, where the kinds of all gradients are known: every replica comes to the same plan, and does what it has in
-/// this meeting.
+/// In the meeting, when the kinds of all gradients are known: every replica makes the same plan, and executes its part
+/// in this meeting.
 void plan_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, bool in_parts) {
   StepRequest request{.has_workers = core.reducer->has_workers(), .in_parts = in_parts};
   if (mine.scale)
@@ -41,15 +41,15 @@ void plan_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, bool i
   });
 }
 
-/// Gradients that no backward of this optimizer has computed: another one's has, or that of a loss that the program has
-/// scaled.
+/// Handles gradients that no backward of this optimizer computed: another optimizer's did, or the backward of a loss
+/// that the program scaled.
 void find_scale(ReplicaPart& mine) {
   const ScalesOfRun* const used = run_local<ScalesOfRun>();
   if (mine.progress.stage != GradientStage::None || used == nullptr || used->scale == 0) return;
   if (used->has_several)
-    throw_misuse("losses of different scales have gone backward in this run, and these gradients may be of any of them",
-                 "call backward(loss, scaler) of this optimizer instead of scaled(loss).backward()",
-                 "reduce_gradients");
+    throw_misuse(
+        "this run had backward calls of losses with different scales, and these gradients may belong to any of them",
+        "call backward(loss, scaler) of this optimizer instead of scaled(loss).backward()", "reduce_gradients");
   if (used->scale == kScaleOnDevice)
     throw_misuse(
         "the gradients are of a loss that another optimizer's minimize has scaled on the GPU",
@@ -58,7 +58,7 @@ void find_scale(ReplicaPart& mine) {
   mine.progress.loss_scale = used->scale;
 }
 
-/// Phase 5: every replica takes the new weights for its own, and forgets its gradients.
+/// Phase 5: every replica adopts the new weights, and drops its gradients.
 void publish(OptimizerCore& core, ReplicaPart& mine) {
   if (core.recorder() != nullptr) leave_to_recorder(core, mine);
   if (!core.is_recording()) count_step(core, mine, mine.kinds);
@@ -102,14 +102,14 @@ void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
 void count_step(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKind>& kinds) {
   const auto& parameters = core.module->parameters();
   const auto k = static_cast<std::size_t>(mine.index);
-  // Leaves share memory but not version counters. Without this a backward through values from before the update would give
-  // wrong gradients instead of the error that LibTorch raises.
+  // Leaves share memory but not version counters. Without this a backward through values from before the update would
+  // give wrong gradients instead of LibTorch's error.
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     if (kinds[p] != GradientKind::None) parameters[p].leaves[k].unsafeGetTensorImpl()->bump_version();
   }
-  if (k == 0) core.reducer->step_is_over();
+  if (k == 0) core.reducer->end_step();
   for (const auto& watcher : watchers_here()) watcher->remember(k);
-  // Weights that autocast has cast before the update are of no use after it.
+  // Weights that autocast cast before the update are stale.
   forget_cast_weights();
   ++mine.steps;
 }

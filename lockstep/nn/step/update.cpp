@@ -62,8 +62,8 @@ class HostUpdater final : public Updater {
   }
 
  private:
-  /// While all replicas are in the meeting of the update, and so compute nothing with their weights. On CPUs and GPUs
-  /// together; on CPUs alone only tests have several copies.
+  /// Called while all replicas are in the meeting of the update, and so compute nothing with their weights. On CPUs and
+  /// GPUs together; on CPUs only tests have several copies.
   void write_to_other_copies(const ReplicaPart& mine, const OwnedSegment& segment) const {
     const WeightCopies& copies = core_.module->copies();
     const auto& leaves = core_.module->parameters()[static_cast<std::size_t>(segment.where.parameter)].leaves;
@@ -109,7 +109,7 @@ void Poison::update_or_poison(std::int64_t step, FunctionRef<void()> update) {
 void Poison::set(std::int64_t step, const char* why) {
   const std::string_view text = why;
   const std::lock_guard lock(mutex_);
-  why_ = text.substr(0, text.find('\n'));  // LibTorch appends its stack
+  why_ = text.substr(0, text.find('\n'));  // without LibTorch's stack trace
   step_ = step;
   is_lifted_.store(false, std::memory_order_release);
   is_set_.store(true, std::memory_order_release);

@@ -19,12 +19,12 @@ namespace lockstep::detail {
 
 bool holds_numbers(const at::Tensor& gradient) {
   const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
-  return values.any().item<bool>();  // zero_grad of LibTorch may leave zeros
+  return values.any().item<bool>();  // LibTorch's zero_grad may leave zeros
 }
 
 namespace {
 
-/// To look at numbers on a GPU is to wait for it.
+/// Reading a GPU's numbers would wait for it.
 bool may_hold_numbers(const at::Tensor& gradient) { return !gradient.is_cpu() || holds_numbers(gradient); }
 
 /// The index of the first parameter whose gradient, if it has one, is `wanted`; -1 for none.
@@ -38,7 +38,7 @@ int find_gradient(const OptimizerCore& core, const ReplicaPart& mine, const F& w
   return -1;
 }
 
-/// Whether there is a number where one was after the last backward; for a replica that has a witness.
+/// Whether the number found after the last backward is still nonzero; for a replica that has a witness.
 bool is_witness_there(const OptimizerCore& core, const ReplicaPart& mine) {
   const auto& leaves = core.module->parameters()[static_cast<std::size_t>(mine.progress.witness)].leaves;
   const at::Tensor& witness = leaves[static_cast<std::size_t>(mine.index)].grad();
@@ -46,7 +46,8 @@ bool is_witness_there(const OptimizerCore& core, const ReplicaPart& mine) {
   return has_place(witness, {.place = place}) && has_number_at(witness, place);
 }
 
-/// By zero_grad of a module, whether it leaves zeros or nothing. One number tells whether it is worth a look.
+/// Whether zero_grad of a module, leaving zeros or nothing, dropped them. One number shows whether a full check is
+/// worthwhile.
 bool are_dropped(const OptimizerCore& core, const ReplicaPart& mine) {
   const GradientProgress& progress = mine.progress;
   if (progress.stage != GradientStage::Computed || progress.witness < 0) return false;
@@ -55,18 +56,18 @@ bool are_dropped(const OptimizerCore& core, const ReplicaPart& mine) {
 
 /// What replicas know about the calls of a window that ends.
 struct Window {
-  std::int64_t calls = 0;      ///< of minimize, the same on every replica
-  std::int64_t dropped = 0;    ///< of these: what some replica has seen zero_grad of the model drop
-  std::int64_t explained = 0;  ///< so many every replica has seen dropped, or had nothing but zeros from
+  std::int64_t calls = 0;      ///< calls of minimize, the same on every replica
+  std::int64_t dropped = 0;    ///< how many of these some replica saw dropped by the model's zero_grad
+  std::int64_t explained = 0;  ///< how many every replica saw dropped, or had only zeros from
 };
 
-/// In a meeting: what the replicas of this worker know.
+/// In a meeting: the combined knowledge of this worker's replicas.
 Window window_here(const OptimizerCore& core, int calls) {
   Window window{.calls = calls, .explained = std::numeric_limits<int>::max()};
   for (const auto& replica : core.replicas) {
     const std::int64_t dropped = replica->progress.dropped_calls;
     window.dropped = std::max(window.dropped, dropped);
-    // Numbers do not turn into zeros by adding more: a replica that was blank later was blank then.
+    // Adding does not turn numbers into zeros: a replica that was blank later was blank then.
     window.explained = std::min(window.explained, std::max<std::int64_t>(dropped, replica->progress.blank_calls));
   }
   return window;
@@ -83,7 +84,7 @@ Window window_of_all(WorkerGroup& workers, const Window& here, const Deadline& d
           errors::kCollectiveMismatch,
           {.what = "workers have called minimize a different number of times since the last update",
            .seen = lockstep::str("worker 0: ", window.calls, ", worker ", w, ": ", theirs[0]),
-           .help = "call minimize and zero_grad in the same order on every worker, also where a batch has no rows"});
+           .help = "call minimize and zero_grad in the same order on every worker, even if a batch has no rows"});
     }
     window.dropped = std::max(window.dropped, theirs[1]);
     window.explained = std::min(window.explained, theirs[2]);
@@ -91,8 +92,8 @@ Window window_of_all(WorkerGroup& workers, const Window& here, const Deadline& d
   return window;
 }
 
-/// How many calls of the window zero_grad of the model has dropped. A replica that still has numbers from them
-/// contradicts: then the program has set another replica's gradients to zero.
+/// How many calls of the window zero_grad of the model dropped. A replica that still has numbers from them contradicts:
+/// then the program zeroed only another replica's gradients.
 int agreed_dropped_calls(const Window& window) {
   return window.explained >= window.dropped ? static_cast<int>(window.dropped) : 0;
 }

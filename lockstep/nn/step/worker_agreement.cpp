@@ -1,4 +1,4 @@
-// What the workers agree on before a sum is used: the same call, the plan of buckets, and the gradients that travel alone.
+// The workers' agreement before a sum is used: the same call, the plan of buckets, and the gradients sent separately.
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/tensor.h>
@@ -21,12 +21,12 @@
 
 namespace lockstep::detail {
 
-/// Small enough for the last one to be on its way soon after backward has ended, large enough to be worth a message.
+/// Small enough for the last one to be sent soon after backward has ended, large enough to be worth a message.
 constexpr std::size_t kBucketBytes = 1 << 20;
 
 void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
-  // What the workers compare: settings, call, weights and what observers mark, as a number each, then the kind of every gradient
-  // and which buckets are stale.
+  // Compared by the workers: settings, call, weights and observers' marks, one number each, then the kind of every
+  // gradient and which buckets are stale.
   const std::size_t marks = 4;
   std::vector<std::int64_t> mine(marks + kinds_.size() + buckets_.size(), 0);
   mine[0] = static_cast<std::int64_t>(mark_of_settings(*call.optimizer));
@@ -47,7 +47,7 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
   const auto differs = [&](std::size_t mark) {
     return std::ranges::any_of(all, [&](const auto& theirs) { return theirs[mark] != all[0][mark]; });
   };
-  // Who differs is shown by what the numbers stand for.
+  // The descriptions behind the numbers show which workers differ.
   const auto require_same = [&](const char* what, const workers::Description& description) {
     workers::require_same(group_, description, str(name_, ", ", what), deadline_of(options_));
   };
@@ -123,17 +123,17 @@ void WorkerReducer::make_plan() {
       begin_of_[p] = static_cast<std::int64_t>(buckets_[b].begins[i]);
     }
     const at::Tensor& like = module_.parameters()[static_cast<std::size_t>(buckets_[b].parameters[0])].leaves[0];
-    Journey& journey = journeys_.emplace_back();
-    at::Tensor& sum = journey.result =
+    BucketInFlight& bucket = in_flight_.emplace_back();
+    at::Tensor& sum = bucket.result =
         at::zeros({static_cast<std::int64_t>(buckets_[b].elements)}, like.options().requires_grad(false));
-    if (is_staged_) journey.host_result = gpu::make_pinned(sum.sizes(), sum.scalar_type());
-    journey.sum = {.kind = CollectiveKind::AllReduce,
-                   .dtype = buckets_[b].dtype,
-                   .elements = buckets_[b].elements,
-                   .inputs = std::vector<const void*>(replicas_.size(), nullptr),
-                   .outputs = {(is_staged_ ? journey.host_result : sum).data_ptr()},
-                   .name = str(name_, ", ", buckets_[b].name),
-                   .implementation = options_.implementation};
+    if (is_staged_) bucket.host_result = gpu::make_pinned(sum.sizes(), sum.scalar_type());
+    bucket.sum = {.kind = CollectiveKind::AllReduce,
+                  .dtype = buckets_[b].dtype,
+                  .elements = buckets_[b].elements,
+                  .inputs = std::vector<const void*>(replicas_.size(), nullptr),
+                  .outputs = {(is_staged_ ? bucket.host_result : sum).data_ptr()},
+                  .name = str(name_, ", ", buckets_[b].name),
+                  .implementation = options_.implementation};
   }
   for (Load& load : loads_) load.parts.resize(buckets_.size());
   has_plan_ = true;
@@ -142,7 +142,7 @@ void WorkerReducer::make_plan() {
 
 void WorkerReducer::gather_sparse(std::size_t p) {
   const at::Tensor& leaf = module_.parameters()[p].leaves[0];
-  std::vector<at::Tensor> mine;  // indices and values of each replica; none where it has no gradient
+  std::vector<at::Tensor> mine;  // indices and values of each replica; none if it has no gradient
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
     const at::Tensor& gradient = replicas_[k]->shown.gradients[p];
     mine.push_back(gradient.defined() ? gradient._indices() : at::zeros({0}, at::kLong));

@@ -26,12 +26,12 @@ WorkerReducer::WorkerReducer(WorkerGroup& group, const ModuleCore& module, const
       on_gpu_(std::ranges::any_of(module.copies().first, [&](std::size_t k) { return device_of(k).is_cuda(); })) {}
 
 WorkerReducer::~WorkerReducer() {
-  // A step that failed half-way has left buckets under way. They end with the job, and must not outlive their memory. This
-  // object may outlive the strategy, and with it the group; to keep the group would keep a job alive that has failed.
+  // A step that failed half-way left buckets in flight. They end with the job, and must not outlive their memory. This
+  // object may outlive the strategy, and with it the group; keeping the group would keep a failed job alive.
   const auto group = alive_group_.lock();
   for (std::size_t b = awaited_; group && b < next_; ++b) {
     try {
-      group->wait(journeys_[b].ticket);
+      group->wait(in_flight_[b].ticket);
     } catch (const std::exception&) {
     }
   }
@@ -45,7 +45,7 @@ WorkerReducer::~WorkerReducer() {
 void WorkerReducer::start(ReplicaPart& mine, ReduceOp op) {
   const auto k = static_cast<std::size_t>(mine.index);
   Load& load = loads_[k];
-  // On the replica's own thread, after its forward: LibTorch keeps the stream on which a node was made, and adds up
+  // On the replica's own thread, after its forward: LibTorch keeps the stream on which a node was made, and accumulates
   // gradients there.
   for (std::size_t p = 0; p < group_of_.size(); ++p) {
     Hook& hook = load.hooks[p];
@@ -73,7 +73,7 @@ void WorkerReducer::arrived(std::size_t k, std::size_t p) {
   if (b < 0) return;
   const at::NoGradGuard no_grad;
   const auto bucket = static_cast<std::size_t>(b);
-  if (load.has_arrived[p]) {  // a second time in one step: checkpointing, or a backward that was called again
+  if (load.has_arrived[p]) {  // again in one step: checkpointing, or backward was called twice
     load.parts[bucket].is_stale = true;
     return;
   }
@@ -91,37 +91,37 @@ at::Tensor WorkerReducer::view_of(const at::Tensor& flat, std::size_t p) const {
 void WorkerReducer::put(std::size_t k, std::size_t p, const at::Tensor& gradient) {
   const auto b = static_cast<std::size_t>(bucket_of_[p]);
   Part& part = loads_[k].parts[b];
-  Journey& journey = journeys_[b];
+  BucketInFlight& bucket = in_flight_[b];
   const bool is_dense = gradient.defined() && !gradient.is_sparse();
   const bool is_alone = buckets_[b].parameters.size() == 1 && is_dense && !is_staged_;
   if (is_alone && gradient.strides() == module_.parameters()[p].leaves[k].strides() &&
       gradient.is_non_overlapping_and_dense()) {
     part.held = gradient;
-    journey.sum.inputs[k] = gradient.const_data_ptr();
+    bucket.sum.inputs[k] = gradient.const_data_ptr();
     return;
   }
   if (!part.flat.defined()) {  // gaps stay zero
-    const at::Tensor& like = journey.result;
+    const at::Tensor& like = bucket.result;
     part.flat = is_staged_ ? gpu::make_pinned(like.sizes(), like.scalar_type()).zero_()
                            : at::zeros_like(like, at::TensorOptions(device_of(k)));
   }
   at::Tensor place = view_of(part.flat, p);
   is_dense ? place.copy_(gradient, /*non_blocking=*/true) : place.zero_();
-  journey.sum.inputs[k] = part.flat.const_data_ptr();
+  bucket.sum.inputs[k] = part.flat.const_data_ptr();
 }
 
 void WorkerReducer::bucket_is_loaded(std::size_t k, std::size_t b) {
   if (on_gpu_) return mark_copies(k, b);
   const int all = static_cast<int>(replicas_.size());
-  if (journeys_[b].loaded.fetch_add(1, std::memory_order_acq_rel) + 1 < all) return;
+  if (in_flight_[b].loaded.fetch_add(1, std::memory_order_acq_rel) + 1 < all) return;
   const std::lock_guard lock(mutex_);
-  // In the order of the plan, on every worker.
-  while (next_ < buckets_.size() && journeys_[next_].loaded.load(std::memory_order_acquire) == all && !failure_) {
+  // In plan order on every worker.
+  while (next_ < buckets_.size() && in_flight_[next_].loaded.load(std::memory_order_acquire) == all && !failure_) {
     try {
       submit(next_);
       ++next_;
     } catch (...) {
-      failure_ = std::current_exception();  // thrown where all replicas can be told
+      failure_ = std::current_exception();  // thrown when all replicas can see it
     }
   }
 }
@@ -137,9 +137,9 @@ void WorkerReducer::await_copies(std::size_t b) const {
 }
 
 void WorkerReducer::submit(std::size_t b) {
-  Journey& journey = journeys_[b];
-  journey.sum.reduce = op();
-  journey.ticket = group_.submit(WorkerGroup::kGradients, journey.sum, deadline_of(options_));
+  BucketInFlight& bucket = in_flight_[b];
+  bucket.sum.reduce = op();
+  bucket.ticket = group_.submit(WorkerGroup::kGradients, bucket.sum, deadline_of(options_));
 }
 
 void WorkerReducer::sum_between_gpus() {
@@ -147,10 +147,10 @@ void WorkerReducer::sum_between_gpus() {
     std::vector<std::shared_ptr<gpu::Arrival>> after;
     if (loads_[0].parts[b].is_stale) put_again(b);
     for (const Load& load : loads_) after.push_back(load.parts[b].copied);
-    journeys_[b].sum.reduce = op();
-    gpus_->start(journeys_[b].sum, after, deadline_of(options_));
+    in_flight_[b].sum.reduce = op();
+    gpus_->start(in_flight_[b].sum, after, deadline_of(options_));
   }
-  gpus_->wait();  // what fails now leaves the weights as they are
+  gpus_->wait();  // an error here leaves the weights unchanged
 }
 
 void WorkerReducer::send_from_gpu() {
@@ -160,7 +160,7 @@ void WorkerReducer::send_from_gpu() {
   }
 }
 
-void WorkerReducer::put_the_rest(std::size_t k) {
+void WorkerReducer::put_missing(std::size_t k) {
   Load& load = loads_[k];
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     if (load.parts[b].missing == 0) continue;
@@ -172,11 +172,11 @@ void WorkerReducer::put_the_rest(std::size_t k) {
   }
 }
 
-void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCall& call) {
+void WorkerReducer::exchange(ReplicaPart& mine, ReduceOp op, const StepCall& call) {
   const at::NoGradGuard no_grad;
   const auto k = static_cast<std::size_t>(mine.index);
   if (!loads_[k].is_armed) loads_[k].op = op;
-  if (has_plan_) put_the_rest(k);
+  if (has_plan_) put_missing(k);
   get_replica_context().seat()->lead(
       "gradients", &call,
       [&] {
@@ -185,7 +185,7 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
         agree(op, call);
         if (!has_plan_) {
           make_plan();
-          for (std::size_t r = 0; r < loads_.size(); ++r) put_the_rest(r);
+          for (std::size_t r = 0; r < loads_.size(); ++r) put_missing(r);
           if (is_staged_) send_from_gpu();
         }
         if (gpus_ != nullptr) sum_between_gpus();
@@ -197,14 +197,14 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
         }
         for (std::size_t b = 0; b < next_; ++b) {
           awaited_ = b + 1;
-          group_.wait(journeys_[b].ticket);
+          group_.wait(in_flight_[b].ticket);
           if (loads_[0].parts[b].is_stale) {
             put_again(b);
             await_copies(b);
             submit(b);
-            group_.wait(journeys_[b].ticket);
+            group_.wait(in_flight_[b].ticket);
           }
-          if (is_staged_) journeys_[b].result.copy_(journeys_[b].host_result, /*non_blocking=*/true);
+          if (is_staged_) in_flight_[b].result.copy_(in_flight_[b].host_result, /*non_blocking=*/true);
         }
         for (const auto& replica : replicas_) replica->kinds = kinds_;
         reset();
@@ -215,7 +215,7 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
 void WorkerReducer::reset() {
   next_ = 0;
   awaited_ = 0;
-  for (Journey& journey : journeys_) journey.loaded.store(0, std::memory_order_relaxed);
+  for (BucketInFlight& bucket : in_flight_) bucket.loaded.store(0, std::memory_order_relaxed);
   for (Load& load : loads_) {
     load.is_armed = false;
     std::fill(load.has_arrived.begin(), load.has_arrived.end(), false);
@@ -242,7 +242,7 @@ void WorkerReducer::reduce(ReplicaPart& mine, ReduceOp) {
     segment.parts.clear();
     if (kinds_[p] == GradientKind::None) continue;
     mine.owns_sparse |= kinds_[p] == GradientKind::Sparse;
-    segment.sum = loose_[p].defined() ? loose_[p] : view_of(journeys_[bucket_of_[p]].result, p);
+    segment.sum = loose_[p].defined() ? loose_[p] : view_of(in_flight_[bucket_of_[p]].result, p);
     if (mine.plan.leaves_to_update && leave_to_update(mine, segment)) continue;
     segment.sum = gpu::bring_here(segment.sum, device_of(mine));
     if (mine.plan.finite != StepPlan::Finite::Host || mine.reduced.not_finite.parameter >= 0 ||

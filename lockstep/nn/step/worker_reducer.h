@@ -22,72 +22,72 @@ struct Node;
 
 namespace lockstep::detail {
 
-/// Adds up the gradients of the replicas of all workers. They travel in buckets, in the order in which backward computed
-/// them in the first step. Once all replicas of this worker have the gradients of a bucket, it goes out, while backward still
-/// runs; what is left goes out when it has ended. The sums are the same on all workers, so each updates its own weights.
+/// Sums the gradients of the replicas of all workers. They are sent in buckets, in the order in which backward computed
+/// them in the first step. Once all replicas of this worker have the gradients of a bucket, it is sent while backward
+/// still runs; the rest is sent afterwards. The sums are the same on all workers, so each updates its own weights.
 ///
-/// One exchange per step tells every worker what the others' gradients are (missing, dense, sparse), and checks that all make
-/// the same call. Gradients that are sparse, or of a type that the engine does not add, travel after it, one by one.
+/// One exchange per step shares the kinds of all gradients (missing, dense, sparse) and checks that all workers make
+/// the same call. Gradients that are sparse, or of a type that the engine cannot sum, follow one by one.
 ///
-/// Gradients on a GPU are copied to pinned memory as they are computed. Buckets then go out when the host has started all of
-/// backward, each when its copies are done. Where the GPUs of the workers are connected, buckets stay on them, and go out when
-/// the workers have agreed, each when its gradients are computed. Sums are on the first replica's device, from where owners on
-/// others take theirs.
+/// Gradients on a GPU are copied to pinned memory as they are computed. Buckets are sent once the host has started all
+/// of backward, each when its copies are done. If the GPUs of the workers are connected, buckets stay on them, and are
+/// sent when the workers have agreed, each when its gradients are computed. Sums are on the first replica's device;
+/// owners on other devices read them from there.
 class WorkerReducer final : public GradientReducer {
  public:
-  /// `name`: of the optimizer, the same on all workers.
+  /// `name`: the optimizer's, the same on all workers.
   WorkerReducer(WorkerGroup& group, const ModuleCore& module, const std::vector<int>& group_of,
                 const Replicas& replicas, const CommunicationOptions& options, std::string name);
   ~WorkerReducer() override;
 
   bool has_workers() const override { return true; }
   void start(ReplicaPart& mine, ReduceOp op) override;
-  void bring_together(ReplicaPart& mine, ReduceOp op, const StepCall& call) override;
+  void exchange(ReplicaPart& mine, ReduceOp op, const StepCall& call) override;
   void reduce(ReplicaPart& mine, ReduceOp op) override;
-  void step_is_over() override { outside_changes_.remember(); }
+  void end_step() override { outside_changes_.remember(); }
 
  private:
   struct Hook {
-    std::shared_ptr<torch::autograd::Node> node = {};  ///< of a leaf; LibTorch itself holds it weakly
+    std::shared_ptr<torch::autograd::Node> node = {};  ///< a leaf's node; LibTorch itself holds it weakly
     std::uintptr_t key = 0;
   };
 
-  /// What one replica has put into a bucket.
+  /// One replica's contribution to a bucket.
   struct Part {
-    std::size_t missing = 0;  ///< gradients
-    at::Tensor flat = {};     ///< undefined until needed
-    at::Tensor held = {};     ///< of a bucket of one gradient: that gradient, which travels from where it is
+    std::size_t missing = 0;                    ///< gradients
+    at::Tensor flat = {};                       ///< undefined until needed
+    at::Tensor held = {};                       ///< the gradient of a bucket with only one, sent from its place
     std::shared_ptr<gpu::Arrival> copied = {};  ///< from a GPU
-    bool is_stale = false;                      ///< went out before its last gradient was there
+    bool is_stale = false;                      ///< sent before its last gradient was there
   };
 
-  /// Of one replica. Touched by its own thread, and by the leader while it waits.
+  /// State of one replica. Accessed by its own thread, and by the leader while it waits.
   struct Load {
     std::vector<Hook> hooks;  ///< per parameter; none before its first gradient may come
     ReduceOp op = ReduceOp::Sum;
     bool is_armed = false;          ///< between `start` and the end of the step: hooks put gradients into buckets
     std::vector<char> has_arrived;  ///< per parameter
     std::vector<Part> parts;        ///< per bucket
-    std::vector<int> order;         ///< of arrivals, in the first step
+    std::vector<int> order;         ///< order of arrivals in the first step
   };
 
   /// A bucket on its way.
-  struct Journey {
-    Collective sum;               ///< of the replicas' parts
+  struct BucketInFlight {
+    Collective sum;               ///< over the replicas' parts
     at::Tensor result = {};       ///< on the first replica's device
-    at::Tensor host_result = {};  ///< where it is staged
+    at::Tensor host_result = {};  ///< staging memory
     std::atomic<int> loaded = 0;  ///< replicas that have loaded their parts
     WorkerGroup::Ticket ticket = 0;
   };
 
   void arrived(std::size_t k, std::size_t p);
   void put(std::size_t k, std::size_t p, const at::Tensor& gradient);
-  void put_the_rest(std::size_t k);
+  void put_missing(std::size_t k);
   void bucket_is_loaded(std::size_t k, std::size_t b);
   void mark_copies(std::size_t k, std::size_t b);
   void submit(std::size_t b);
 
-  // In the lead of all local replicas.
+  // Called by the leader of all local replicas.
   void send_from_gpu();
   void await_copies(std::size_t b) const;
   void sum_between_gpus();
@@ -101,33 +101,34 @@ class WorkerReducer final : public GradientReducer {
   void reduce_loose(std::size_t p);
 
   at::Tensor view_of(const at::Tensor& flat, std::size_t p) const;
-  /// The same on all replicas, as `agree` makes sure before a sum is used.
+  /// The same on all replicas, which `agree` ensures before a sum is used.
   ReduceOp op() const { return loads_[0].op; }
   bool leave_to_update(ReplicaPart& mine, OwnedSegment& segment) const;
 
-  WorkerGroup& group_;                                                ///< inside of run, when the strategy is there
-  gpu::GpuWorkers* const gpus_ = group_.gpu_workers();                ///< likewise; null: all goes through host memory
-  std::weak_ptr<WorkerGroup> alive_group_ = group_.weak_from_this();  ///< once it is gone, nothing is under way
+  WorkerGroup& group_;                                                ///< for use inside run, while the strategy exists
+  gpu::GpuWorkers* const gpus_ = group_.gpu_workers();                ///< likewise; null: everything goes through host
+                                                                      ///< memory
+  std::weak_ptr<WorkerGroup> alive_group_ = group_.weak_from_this();  ///< once it has expired, nothing is in flight
   CommunicationOptions options_;
   std::string name_;
   bool on_gpu_;                                   ///< some replicas, or all
-  bool is_staged_ = on_gpu_ && gpus_ == nullptr;  ///< what is on a GPU goes through host memory
+  bool is_staged_ = on_gpu_ && gpus_ == nullptr;  ///< GPU tensors go through host memory
 
   bool has_plan_ = false;
   std::vector<Bucket> buckets_;
   std::vector<int> bucket_of_;          ///< per parameter; -1: in none
-  std::vector<std::int64_t> begin_of_;  ///< in its bucket
+  std::vector<std::int64_t> begin_of_;  ///< position in its bucket
 
   std::vector<Load> loads_ = std::vector<Load>(
       replicas_.size(),
       {.hooks = std::vector<Hook>(group_of_.size()), .has_arrived = std::vector<char>(group_of_.size(), false)});
-  std::deque<Journey> journeys_;  ///< per bucket
-  std::mutex mutex_;              ///< of what follows, while backward runs
-  std::size_t next_ = 0;          ///< the bucket that goes out next
-  std::size_t awaited_ = 0;       ///< those below it are back
+  std::deque<BucketInFlight> in_flight_;  ///< per bucket
+  std::mutex mutex_;                      ///< guards what follows while backward runs
+  std::size_t next_ = 0;                  ///< the next bucket to send
+  std::size_t awaited_ = 0;               ///< buckets below it are complete
   std::exception_ptr failure_;
 
-  /// Per parameter: sums that are in no bucket.
+  /// Per parameter: sums that are not in a bucket.
   std::vector<at::Tensor> loose_ = std::vector<at::Tensor>(group_of_.size());
   std::vector<GradientKind> kinds_ = std::vector<GradientKind>(group_of_.size(), GradientKind::None);
   OutsideChanges outside_changes_{module_, group_of_};

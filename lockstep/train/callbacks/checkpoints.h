@@ -12,9 +12,10 @@
 // numbers, position in the data, metrics, history and what callbacks remember.
 namespace lockstep::train {
 
+/// Options of `model_checkpoint`.
 struct ModelCheckpointOptions {
-  std::string folder = "checkpoints";
-  int every_epochs = 1;  ///< at the ends of epochs; 0: not there
+  std::string folder = "checkpoints";  ///< where checkpoints go
+  int every_epochs = 1;                ///< at the ends of epochs; 0: not there
   /// Also after so many training steps or so much time on the chief. Workers then exchange a few bytes after every step.
   SaveInterval every = {};
   /// Which ones stay: `.checkpoints = {.keep = {.keep = 3, .best_metric = "val_loss"}}` keeps the newest three and the best.
@@ -27,8 +28,9 @@ struct ModelCheckpointOptions {
 ///     .callbacks = {ls::train::model_checkpoint({.folder = "run/checkpoints", .every = {.steps = 1000}})}, .resume = true
 LOCKSTEP_EXPORT std::shared_ptr<Callback> model_checkpoint(const ModelCheckpointOptions& options = {});
 
+/// Options of `backup_and_restore`.
 struct BackupAndRestoreOptions {
-  std::string folder = "backup";
+  std::string folder = "backup";  ///< where the two checkpoints go
   int every_epochs = 1;           ///< at the ends of epochs; 0: not there
   SaveInterval every = {};        ///< also after so many training steps or so much time on the chief
   bool delete_checkpoint = true;  ///< when the training has ended

@@ -14,6 +14,7 @@
 
 namespace lockstep::train {
 
+/// Options of `ema`.
 struct EmaOptions {
   double decay = 0.999;      ///< how much of an average stays at each update of the weights
   bool warm_up = false;      ///< the decay of update n is at most (1 + n) / (10 + n): early averages follow the weights
@@ -88,6 +89,7 @@ class LOCKSTEP_EXPORT Ema final : public Callback, private Stateful {
   std::int64_t seen_ = 0;  ///< updates of the optimizer, when the averages last followed
 };
 
+/// Keeps moving averages of the weights of `model` while it trains.
 template <class M>
 std::shared_ptr<Ema> ema(const MirroredModule<M>& model, const EmaOptions& options = {}) {
   return std::make_shared<Ema>(model.core(), options);

@@ -17,8 +17,9 @@
 // the checkpoint it continues from, so that every epoch and every step is in them once.
 namespace lockstep::train {
 
+/// Options of `csv_logger`.
 struct CsvLoggerOptions {
-  std::string path = "training.csv";
+  std::string path = "training.csv";  ///< the file
   /// A row after every so many training steps, with this worker's running values; 0: a row for each epoch.
   std::int64_t every_steps = 0;
 };
@@ -26,15 +27,17 @@ struct CsvLoggerOptions {
 /// replaced unless its training is resumed.
 LOCKSTEP_EXPORT std::shared_ptr<Callback> csv_logger(const CsvLoggerOptions& options = {});
 
+/// Options of `json_lines_logger`.
 struct JsonLinesLoggerOptions {
-  std::string path = "training.jsonl";
-  std::int64_t every_steps = 0;  ///< as for the CSV file
+  std::string path = "training.jsonl";  ///< the file
+  std::int64_t every_steps = 0;         ///< as for the CSV file
 };
 /// Writes the same as a JSON object per line.
 LOCKSTEP_EXPORT std::shared_ptr<Callback> json_lines_logger(const JsonLinesLoggerOptions& options = {});
 
+/// Options of `tensorboard`.
 struct TensorBoardOptions {
-  std::string folder = "logs";
+  std::string folder = "logs";  ///< a run per folder below it
   /// Also shows this worker's running values after every so many training steps; 0: epochs only.
   std::int64_t every_steps = 0;
   /// Histograms of the weights after every so many epochs; 0: none. The chief copies them to its CPU.
@@ -45,7 +48,7 @@ struct TensorBoardOptions {
   /// written. A picture is [height, width] or [channels, height, width], grey, RGB or either with alpha: bytes, or numbers from
   /// 0 to 1.
   std::function<std::map<std::string, at::Tensor>(const Training&)> images = {};
-  std::function<std::map<std::string, std::string>(const Training&)> texts = {};
+  std::function<std::map<std::string, std::string>(const Training&)> texts = {};  ///< as `images`, but texts
   /// Hyperparameters, for TensorBoard's table of runs: {{"rate", 0.1}, {"layers", 3.0}, {"optimizer", "adam"}}.
   HParams hparams = {};
 };

@@ -15,9 +15,10 @@ class Optimizer;
 
 namespace lockstep::train {
 
+/// Options of `torch_scheduler`.
 struct TorchSchedulerOptions {
-  bool every_step = false;  ///< the scheduler steps before each training step, not before each epoch
-  std::string name = "torch_scheduler";
+  bool every_step = false;               ///< the scheduler steps before each training step, not before each epoch
+  std::string name = "torch_scheduler";  ///< names its state in checkpoints
 };
 
 /// Makes a scheduler of the optimizer that it is given.

@@ -16,8 +16,9 @@
 // With several workers, `gather` the snapshot first and write it on the chief.
 namespace lockstep::train {
 
+/// What a checkpoint's manifest says beside the snapshot.
 struct CheckpointInfo {
-  std::int64_t step = 0;
+  std::int64_t step = 0;                       ///< training steps so far
   std::map<std::string, double> metrics = {};  ///< to know the best checkpoint by
 };
 

@@ -19,8 +19,8 @@ namespace lockstep::train {
 
 /// A checkpoint in a folder.
 struct CheckpointEntry {
-  std::int64_t step = 0;
-  std::string path = {};
+  std::int64_t step = 0;  ///< training steps before it
+  std::string path = {};  ///< path of its folder
 
   bool operator==(const CheckpointEntry&) const = default;
 };

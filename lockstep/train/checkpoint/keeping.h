@@ -10,6 +10,7 @@
 // Which checkpoints stay, and when one is due. Pure functions of what is there.
 namespace lockstep::train {
 
+/// Rules for which checkpoints are kept.
 struct KeepOptions {
   int keep = 3;                  ///< newest checkpoints that stay; 0: all
   std::string best_metric = {};  ///< also keep the best by this metric, such as "val_loss"; empty: none
@@ -44,8 +45,8 @@ KeepPlan plan_keeping(const std::vector<KeptCheckpoint>& all, const KeepOptions&
 
 /// When a checkpoint is due: after so many steps or so much time, whichever is first. Zero: never for this reason.
 struct SaveInterval {
-  std::int64_t steps = 0;
-  double seconds = 0;
+  std::int64_t steps = 0;  ///< training steps between two checkpoints
+  double seconds = 0;      ///< time between two, on the chief's clock
 };
 
 /// `last_step` and `last_seconds`: of the last checkpoint, or where the training began. Steps count from 0, so that the same steps

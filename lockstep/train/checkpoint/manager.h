@@ -18,8 +18,9 @@
 
 namespace lockstep::train {
 
+/// Options of a CheckpointManager.
 struct CheckpointOptions {
-  KeepOptions keep = {};
+  KeepOptions keep = {};  ///< which checkpoints stay
   /// The parts of a snapshot that `keep.keep_optimizer` is about.
   std::vector<std::string> optimizer_parts = {"optimizer"};
   /// Write on a thread of its own, while training continues.
@@ -72,6 +73,7 @@ class LOCKSTEP_EXPORT CheckpointManager {
   void wait();
   bool is_busy() const;
 
+  /// Where the checkpoints are.
   const std::string& folder() const { return folder_; }
   std::int64_t left_out() const { return left_out_; }  ///< checkpoints that `leave_out_when_busy` cost
   /// How long `save` has waited for the checkpoint before.

@@ -12,10 +12,10 @@ namespace lockstep::train {
 
 /// A file of a checkpoint.
 struct CheckpointFile {
-  std::string name;  ///< within the checkpoint's folder
-  std::uint64_t bytes = 0;
-  std::uint32_t crc32c = 0;
-  std::string prefix = {};  ///< the names of its entries begin with this in the snapshot, and not in the file
+  std::string name;          ///< within the checkpoint's folder
+  std::uint64_t bytes = 0;   ///< its size
+  std::uint32_t crc32c = 0;  ///< its checksum
+  std::string prefix = {};   ///< the names of its entries begin with this in the snapshot, and not in the file
   /// Whether it has the entries by replica; those are named "<replica>/<name>" in the file.
   bool by_replica = false;
 
@@ -24,17 +24,19 @@ struct CheckpointFile {
 
 /// What a checkpoint holds: its file manifest.json, which has a checksum of its own.
 struct Manifest {
-  static constexpr int kVersion = 1;
+  static constexpr int kVersion = 1;  ///< number of the newest layout
 
-  std::int64_t step = 0;
-  int snapshot_version = 1;
-  std::string lockstep_version = {};
+  std::int64_t step = 0;                       ///< training steps so far
+  int snapshot_version = 1;                    ///< the layout of the snapshot
+  std::string lockstep_version = {};           ///< the Lockstep that saved it
   std::string saved_at = {};                   ///< UTC: "2026-11-19T08:00:00Z"
   std::map<std::string, double> metrics = {};  ///< finite ones only
   std::vector<std::string> left_out = {};      ///< parts that were removed to save space
-  std::vector<CheckpointFile> files = {};
+  std::vector<CheckpointFile> files = {};      ///< all files but the manifest
 
+  /// Whether a training can continue from it.
   bool is_complete() const { return left_out.empty(); }
+  /// The size of all files.
   std::uint64_t bytes() const;
 
   bool operator==(const Manifest&) const = default;

@@ -14,7 +14,7 @@ namespace lockstep::train {
 
 /// A hyperparameter of a run.
 using HParam = std::variant<bool, double, std::string>;
-using HParams = std::map<std::string, HParam>;
+using HParams = std::map<std::string, HParam>;  ///< hyperparameters by name
 
 }  // namespace lockstep::train
 

@@ -24,15 +24,18 @@ class LOCKSTEP_EXPORT Histogram {
 
   std::int64_t count() const { return count_; }            ///< finite values
   std::int64_t not_finite() const { return not_finite_; }  ///< left out
-  double min() const { return min_; }                      ///< 0 without values, like the other three
+
+  /// The finite values' smallest and largest, their sum and the sum of their squares; 0 without values.
+  double min() const { return min_; }
   double max() const { return max_; }
   double sum() const { return sum_; }
   double sum_of_squares() const { return sum_of_squares_; }
 
   /// Upper ends and counts. A run of empty buckets is one bucket; there is at least one.
   struct Buckets {
-    std::vector<double> limits, counts;
+    std::vector<double> limits, counts;  ///< the upper ends, and how many values each bucket has
   };
+  /// The buckets that hold all values.
   Buckets buckets() const;
 
  private:

@@ -1,6 +1,6 @@
-// Gloo's own ring behind the interface of engine_abi.h: the only file that knows Gloo. Gloo trusts any process that connects to
-// its ports while the pairs are made, and learns of a worker's end later than our own connections do: it is there for
-// programs that ask for it by name, and as a peer to measure against.
+// Gloo's own ring behind the interface of engine_abi.h: the only file that depends on Gloo. Gloo trusts any process
+// that connects to its ports while the pairs are made, and learns of a worker's end later than our own connections do:
+// it exists for programs that ask for it by name, and for comparison.
 
 #include <gloo/allreduce.h>
 #include <gloo/rendezvous/context.h>
@@ -18,13 +18,13 @@
 
 using std::chrono::milliseconds;
 
-// What connectFullMesh would make, in two steps: the store with which workers tell each other their addresses is not here.
+// Does the work of connectFullMesh in two steps: the store in which workers exchange their addresses is not here.
 struct lockstep_ring final : gloo::rendezvous::Context {
   lockstep_ring(int worker, int workers, const char* address, double seconds, lockstep_ring_add sums)
       : Context(worker, workers), add(sums) {
     if (size == 1) return;
     {
-      // Gloo writes to sockets without asking not to be killed for it: its thread must not get that signal.
+      // Gloo writes to sockets without suppressing SIGPIPE: its thread must not receive that signal.
       const lockstep::engine::BlockedSignals blocked;
       gloo::transport::tcp::attr attribute;
       attribute.hostname = address;
@@ -51,7 +51,7 @@ struct lockstep_ring final : gloo::rendezvous::Context {
 
 namespace {
 
-// 0 if it throws.
+// Returns 0 if it throws.
 template <class Action>
 std::int32_t attempt(char* error, const Action& action) {
   try {

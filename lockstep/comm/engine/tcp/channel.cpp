@@ -74,7 +74,7 @@ void Channel::wait(std::uint64_t number, std::chrono::milliseconds patience, con
   if (job->error) throw_error(*job->error);
 }
 
-// Those behind this worker; the collective that it is at may be an earlier one than a caller waits for.
+// The workers behind this one; this worker's current collective may be an earlier one than a caller waits for.
 std::vector<int> Channel::late() const {
   std::vector<int> ranks;
   for (int rank = 0; rank < settings_.workers; ++rank)
@@ -138,7 +138,7 @@ std::shared_ptr<Job> Channel::next_job() {
   }
 }
 
-// ---- how the workers agree on a collective, and small ones that travel within the frames
+// ---- agreement on a collective, and small ones sent within the frames
 
 void Channel::send_frames(const Job& job) {
   const int rank = settings_.rank;
@@ -203,7 +203,7 @@ void Channel::finish_inline(const Job& job) {
              part.size(), job.divisor);
 }
 
-// ---- large ones
+// ---- large collectives
 
 void Channel::move_data(const Job& job) {
   Flow& flow = flow_.emplace(settings_, job, scratch_);
@@ -229,7 +229,7 @@ void Channel::move_data(const Job& job) {
     step(&job, !moved);
   }
   for (const auto& link : links_) {
-    // A worker that gave up announces it before it changes what was read in place.
+    // A worker that gave up announces it before it changes memory that is read in place.
     if (!link->reads_in_place()) continue;
     link->pull(*this);
     check_closed(*link, &job);

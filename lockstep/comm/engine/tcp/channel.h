@@ -24,9 +24,9 @@
 
 namespace lockstep::engine {
 
-/// One sequence of collectives: its own connections to all workers and a thread that carries the collectives out in
-/// the order of submission. Even while it has nothing to do the thread listens, so that a worker's end is known before
-/// the next collective begins.
+/// One sequence of collectives: its own connections to all workers and a thread that executes the collectives in the
+/// order of submission. The thread listens even while idle, so that a worker's end is known before the next collective
+/// begins.
 class Channel final : private Inbox {
  public:
   Channel(const Settings& settings, int index, FailureState& failure, std::vector<Connection> connections,
@@ -35,9 +35,9 @@ class Channel final : private Inbox {
 
   /// Returns the number of the collective.
   std::uint64_t submit(const Collective& collective, Deadline limit);
-  /// Waits until it is done and forgets it; a failure comes as an exception.
+  /// Waits until it is done and forgets it; throws its failure.
   void wait(std::uint64_t number, std::chrono::milliseconds patience, const OnLate& on_late);
-  void stop();              ///< lets the thread tell the others and end
+  void stop();              ///< lets the thread inform the others and end
   std::string log() const;  ///< the last collectives, one line each
 
  private:
@@ -45,7 +45,7 @@ class Channel final : private Inbox {
   static constexpr std::size_t kLogged = 1000;
 
   struct Frame {
-    std::vector<std::uint64_t> words;  // for their alignment
+    std::vector<std::uint64_t> words;  // aligned storage
 
     const Fingerprint& fingerprint() const { return *reinterpret_cast<const Fingerprint*>(words.data()); }
     std::byte* payload() { return reinterpret_cast<std::byte*>(words.data()) + sizeof(Fingerprint); }
@@ -85,9 +85,9 @@ class Channel final : private Inbox {
   std::vector<std::unique_ptr<Link>> links_;  // links to the other workers, in order of ranks
   LinkWatch watch_;
   Deadline next_beat_ = Deadline::never();
-  std::optional<std::pair<int, Deadline>> cut_;  // a worker to which the way is cut; until then others may say why
+  std::optional<std::pair<int, Deadline>> cut_;  // a worker that cannot be reached; until then others may report why
   std::vector<pollfd> polled_;
-  std::uint64_t sequence_ = 0;    // number of the collective that runs or comes next
+  std::uint64_t sequence_ = 0;    // number of the current or next collective
   std::vector<Frame> frames_[2];  // frames of this collective and the next one, by rank
   // Collectives that a worker made before it left.
   std::vector<std::uint64_t> left_after_ = std::vector<std::uint64_t>(settings_.workers, kStays);
@@ -95,7 +95,7 @@ class Channel final : private Inbox {
   Scratch scratch_;
   std::optional<Flow> flow_;
 
-  // By rank: collectives whose frames are here.
+  // By rank: collectives whose frames have arrived.
   std::vector<std::atomic<std::uint64_t>> reached_ = std::vector<std::atomic<std::uint64_t>>(settings_.workers);
   const Descriptor event_ = make_event();
   std::atomic<bool> stopping_ = false;

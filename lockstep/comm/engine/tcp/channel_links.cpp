@@ -1,4 +1,4 @@
-// What a channel does with its connections, and how it ends.
+// How a channel uses its connections, and how it ends.
 
 #include <unistd.h>
 
@@ -26,22 +26,22 @@ void wait_until(Deadline deadline, const Condition& condition) {
 
 }  // namespace
 
-// Sends and receives what is possible now; sleeps until something is if it may.
+// Sends and receives what is possible now; may sleep until something is.
 void Channel::step(const Job* job, bool may_sleep) {
   check(job);
   polled_.assign({{event_.get(), POLLIN, 0}, {failure_.event(), POLLIN, 0}});
   for (const auto& link : links_) {
     if (link->waits()) {
       link->pull(*this);
-      // What came may be all that the collective still lacked.
+      // The collective may have everything it needs now.
       if (!link->waits()) may_sleep = false;
     }
     const int events = (link->waits() ? 0 : POLLIN) | (link->queued() > 0 ? POLLOUT : 0);
     polled_.push_back({link->closed() || events == 0 ? -1 : link->socket(), static_cast<short>(events), 0});
   }
   int ready = 0;
-  // Two workers of one machine that sleep and wake each other for every chunk end up on one core, in turn. Not while
-  // the program computes: the core is then better used by it.
+  // Two workers of one machine that sleep and wake each other for every chunk end up sharing one core. Not while the
+  // program computes: the core is then better used by it.
   if (may_sleep && flow_ && waiting_ > 0) {
     const Deadline spin = Deadline::after(kSpin);
     while ((ready = ::poll(polled_.data(), polled_.size(), 0)) == 0 && !spin.expired()) {
@@ -112,7 +112,7 @@ std::string Channel::place_of(const Job& job) const {
              settings_.rank);
 }
 
-// A worker that has left may do so as soon as it has made all collectives that this one makes.
+// A worker may leave as soon as it has made all collectives that this one makes.
 void Channel::check_closed(const Link& link, const Job* job) {
   const int rank = link.rank();
   const std::uint64_t left_after = left_after_[static_cast<std::size_t>(rank)];
@@ -140,7 +140,7 @@ void* Channel::target(Link& from, const Message& message) {
     case MessageKind::Result:
     case MessageKind::Taken:
       if (!is(sequence_)) break;
-      // Data is taken only once all workers have agreed on what it is.
+      // Data is accepted only once all workers have agreed on the collective.
       return flow_ ? flow_->target(from.rank(), message) : nullptr;
     case MessageKind::Leave:
       if (message.bytes != 0) break;
@@ -172,7 +172,7 @@ void Channel::say_goodbye() noexcept {
   const Message message{MessageKind::Leave, 0, static_cast<std::uint32_t>(sequence_),
                         static_cast<std::uint32_t>(sequence_ >> 32), 0};
   for (const auto& link : links_) link->send(message, nullptr);
-  // Closing while bytes are under way would throw them away.
+  // Closing with bytes in flight would discard them.
   wait_until(Deadline::after(kGoodbye), [&] {
     return std::ranges::all_of(links_, [](const auto& link) {
       link->push();

@@ -34,7 +34,7 @@ Flow::Flow(const Settings& settings, const Job& job, Scratch& scratch) : setting
   prepare_own_shard();
 }
 
-// Where the finished chunks lie: in the input of workers that need not wait for any, otherwise in the output.
+// Finished chunks are in the input if the worker need not wait for any, otherwise in the output.
 void Flow::prepare_own_shard() {
   const bool gathers = job_.kind == CollectiveKind::AllGather;
   const std::size_t offset = job_.kind == CollectiveKind::ReduceScatter ? 0 : first_byte(rank_, 0);
@@ -66,7 +66,7 @@ std::byte* Flow::slot(std::size_t chunk, int piece) const {
   return received_ + (chunk % kWindow * plan_.pieces.size() + static_cast<std::size_t>(piece)) * chunk_bytes_;
 }
 
-// A partial sum of this worker: an input itself if it has only one replica, otherwise made in `room`.
+// A partial sum of this worker: its input if it has only one replica, otherwise made in `room`.
 const std::byte* Flow::piece_data(int piece, int worker, std::size_t chunk, std::byte* room) const {
   const IdRange ids = plan_.pieces[piece].ids;
   std::vector<const void*> parts;
@@ -94,7 +94,7 @@ bool Flow::feed(Link& link) {
   int piece = 0;
   std::size_t chunk = 0;
   const std::byte* data = nullptr;
-  // What is finished goes first: the other side can use it at once.
+  // Finished chunks go first: the other side can use them at once.
   if (is_result) {
     chunk = peer.chunks_sent++;
     data = own_shard_ + chunk * chunk_elements_ * element_bytes_;

@@ -8,7 +8,7 @@
 
 namespace lockstep::engine {
 
-/// Memory that is kept from one collective to the next: fresh pages cost more than the sums.
+/// Memory kept across collectives: fresh pages cost more than the sums.
 class Scratch {
  public:
   std::byte* at_least(std::size_t bytes) {
@@ -23,9 +23,9 @@ class Scratch {
   std::vector<Line> lines_;
 };
 
-/// Carries out the data part of one collective, once all workers have agreed on it. Each worker owns a shard of the
-/// array. All kinds are one scheme: pieces of a shard go to its owner chunk by chunk (partial sums of all workers, or the
-/// data of the root), the owner finishes a chunk as soon as its pieces are there, and sends it to all others.
+/// Executes the data part of one collective, once all workers have agreed on it. Each worker owns a shard of the array.
+/// All kinds are one scheme: pieces of a shard go to its owner chunk by chunk (partial sums of all workers, or the data
+/// of the root), the owner finishes a chunk as soon as it has its pieces, and sends it to all others.
 ///
 ///     kind            pieces from   chunks to
 ///     all-reduce      all           all
@@ -33,26 +33,26 @@ class Scratch {
 ///     broadcast       root          all but the root
 ///     all-gather      none          all
 ///
-/// Two hops for any number of workers; the sum of a chunk runs while others are on the wire. A worker holds at most
-/// kWindow chunks of every piece; links whose next piece finds no room wait. That cannot go in circles: pieces are
-/// sent without waiting for anything received, and the oldest chunk always has room.
+/// Two hops for any number of workers; the sum of a chunk overlaps with the transfer of others. A worker holds at most
+/// kWindow chunks of every piece; links whose next piece has no room wait. That cannot deadlock: pieces are sent
+/// without waiting for anything received, and the oldest chunk always has room.
 ///
-/// Between workers of one machine a message may only say where a chunk lies. It must then stay there until the reader
-/// reports that it has taken all.
+/// Between workers of one machine a message may contain only the address of a chunk. The chunk must then stay in place
+/// until the reader reports that it has read it.
 class Flow {
  public:
   Flow(const Settings& settings, const Job& job, Scratch& scratch);
 
   /// Adds the next message for this worker to its queue if the queue is short; false if there is none to add now.
   bool feed(Link& link);
-  /// Finishes chunks whose pieces are all there; false if there was none.
+  /// Finishes chunks with all their pieces; false if there was none.
   bool advance();
-  /// Whether everything has been received and added up, and all that is to be sent is in the queues.
+  /// Whether everything has been received and summed, and everything to send is queued.
   bool is_done() const;
   /// Copies to the outputs beyond the first.
   void finish();
 
-  /// As Inbox does for all messages.
+  /// As Inbox::target, for all messages.
   void* target(int from, const Message& message);
   void arrived(int from, const Message& message);
 
@@ -66,12 +66,12 @@ class Flow {
 
   struct Peer {
     std::size_t pieces_sent = 0, pieces = 0;
-    std::size_t chunks_sent = 0, chunks = 0;  // chunks of the own shard, finished, to this worker
-    std::size_t results = 0;                  // chunks of its shard, still to come
+    std::size_t chunks_sent = 0, chunks = 0;  // chunks of the own shard: finished, sent to this worker
+    std::size_t results = 0;                  // chunks of its shard still to come
     std::size_t pieces_awaited = 0;
-    bool reads = false, has_taken = false;  // what lies in this worker's memory
-    bool is_read = false, is_told = false;  // what lies in its memory, and
-                                            // whether it knows that it has been
+    bool reads = false, has_taken = false;  // memory of this worker
+    bool is_read = false, is_told = false;  // memory of the other worker, and
+                                            // whether it knows that it was read
 
     bool has_sent_all() const { return results == 0 && pieces_awaited == 0; }
   };
@@ -98,8 +98,8 @@ class Flow {
   std::byte* values_ = nullptr;                                                 // one chunk of each step's sum
   std::byte* sending_ = nullptr;                                                // kSendSlots chunks for each worker
   std::size_t sending_bytes_ = 0;
-  const std::byte* own_shard_ = nullptr;  // where the finished chunks of the own shard lie
-  std::size_t ready_ = 0;                 // chunks of the own shard that are finished
+  const std::byte* own_shard_ = nullptr;  // where the finished chunks of the own shard are
+  std::size_t ready_ = 0;                 // finished chunks of the own shard
   std::size_t arrivals_[kWindow] = {};    // pieces of each chunk of the window
 };
 

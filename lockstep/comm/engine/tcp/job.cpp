@@ -11,7 +11,7 @@
 namespace lockstep::engine {
 namespace {
 
-// What the owner of a shard keeps of others' pieces stays below this, however many workers there are.
+// Limit of the memory for others' pieces at the owner of a shard, however many workers there are.
 constexpr std::size_t kMostReceived = 128 << 20;
 constexpr std::size_t kLeastChunk = 16 << 10;
 

@@ -9,14 +9,14 @@
 
 namespace lockstep::engine {
 
-/// What is the same for all collectives of an engine.
+/// The settings shared by all collectives of an engine.
 struct Settings : EngineOptions {
   explicit Settings(const EngineOptions& options);
 
   SumPlan plan = plan_sum(workers, replicas);
 };
 
-/// A collective that was submitted.
+/// A submitted collective.
 struct Job : Collective {
   /// Checks the description; throws InvalidArgument.
   Job(const Collective& collective, const Settings& settings, std::uint64_t sequence, Deadline limit);
@@ -29,7 +29,7 @@ struct Job : Collective {
   Deadline deadline;
   std::int64_t divisor = 1;
   std::vector<Shard> shards;  ///< which worker owns which elements
-  bool is_inline = false;     ///< the data travels with the fingerprint
+  bool is_inline = false;     ///< the data is sent with the fingerprint
   Fingerprint fingerprint{};
 
   using Clock = std::chrono::steady_clock;

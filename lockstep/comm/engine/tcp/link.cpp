@@ -15,7 +15,7 @@
 
 namespace lockstep::engine {
 
-// After a body of this size the reader returns to its caller, which adds it up while it is in the cache.
+// After a body of this size the reader returns to its caller, which sums it while it is in the cache.
 constexpr std::size_t kLargeBody = 32 << 10;
 
 void refuse(int from, const Message& message) {
@@ -54,7 +54,7 @@ void Link::push() {
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) return;
-      // Why the other side closed may still be waiting to be read, so reading decides what happened.
+      // The reason for closing may still be unread, so reading decides what happened.
       cannot_send_ = true;
       queue_.clear();
       return;
@@ -125,7 +125,7 @@ void Link::pull(Inbox& inbox) {
 }
 
 int Link::unacknowledged() const {
-  // What a connection that was reset had still to send counts forever.
+  // Data that a reset connection still had to send counts forever.
   pollfd entry{socket_.get(), 0, 0};
   if (::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLERR | POLLHUP)) != 0) return 0;
   int bytes = 0;

@@ -17,21 +17,20 @@ enum class MessageKind : std::uint16_t {
   Frame = 1,   ///< a fingerprint, with the data of a small collective
   Piece = 2,   ///< a chunk of a partial sum, to the owner of the shard
   Result = 3,  ///< a chunk of the result, from the owner
-  Taken = 4,   ///< the sender has read all that lay in the receiver's memory
+  Taken = 4,   ///< the sender has read everything from the receiver's memory
   Leave = 5,   ///< the sender makes no more collectives; `sequence` is how many it made
-               ///< it has made
   Failed = 6,  ///< the sender gives up; an error follows
   Beat = 7,    ///< empty; the acknowledgement shows that the way is open
 };
 
-/// Stands before every message. Every field is checked against what the receiver expects at this point.
+/// Precedes every message. Every field is checked against the receiver's expectation at this point.
 struct Message {
   MessageKind kind;
   std::uint16_t piece;
   std::uint32_t sequence;  ///< lower half of the collective's number
   std::uint32_t chunk;
   std::uint32_t bytes;        ///< size of the body
-  std::uint64_t address = 0;  ///< where the body lies in the sender's memory; 0: it follows
+  std::uint64_t address = 0;  ///< address of the body in the sender's memory; 0: the body follows
 
   std::size_t following() const { return address == 0 ? bytes : 0; }
 };
@@ -52,18 +51,18 @@ struct Connection {
 
 /// Connects every worker with every other one, once per channel: connections[channel][rank], empty for the own rank.
 ///
-/// The listener is open only meanwhile, at one address and port. A process that connects must present, in one message of fixed
-/// size, a random number that the listening worker left in the store for only this engine, and gets the one of its own
-/// back: port scanners, strangers and workers of an earlier run are dropped and cost a worker nothing. L105 names the
-/// workers that did not come before the deadline.
+/// The listener is open only meanwhile, at one address and port. A process that connects must present, in one message
+/// of fixed size, a random number that the listening worker left in the store for only this engine, and receives its
+/// counterpart: port scanners, strangers and workers of an earlier run are dropped and cost a worker nothing. L105
+/// names the workers that did not come before the deadline.
 std::vector<std::vector<Connection>> connect_mesh(const EngineOptions& options);
 
 class Link;
 
-/// Says where the body of a message goes.
+/// Supplies the destination of a message's body.
 class Inbox {
  public:
-  /// Room for message.bytes, or nullptr if the message has to wait: the link then reads nothing until it is asked
+  /// Memory for message.bytes, or nullptr if the message has to wait: the link then reads nothing until it is asked
   /// again. Throws for an unexpected message.
   virtual void* target(Link& from, const Message& message) = 0;
   virtual void arrived(Link& from, const Message& message) = 0;
@@ -72,8 +71,8 @@ class Inbox {
   ~Inbox() = default;
 };
 
-/// The connection to another worker: a queue of messages to send and one message being received. Used by one thread;
-/// never blocks.
+/// The connection to another worker: a queue of messages to send and one message being received. For one thread; never
+/// blocks.
 class Link {
  public:
   Link(Connection connection, int rank)
@@ -82,20 +81,20 @@ class Link {
   int rank() const { return rank_; }
   int socket() const { return socket_.get(); }
 
-  /// Adds a message; the body must stay as it is until the message has left the queue, or `until_taken`: then the other
-  /// worker may read it in place.
+  /// Adds a message; the body must not change until the message has left the queue or, with `until_taken`, while the
+  /// other worker may read it in place.
   void send(Message message, const void* body, bool until_taken = false) {
     if (closed() || cannot_send_) return;
     if (until_taken && neighbour_ > 0) message.address = reinterpret_cast<std::uintptr_t>(body);
     queue_.push_back({message, body, 0});
   }
   std::size_t queued() const { return queue_.size(); }
-  /// Sends this instead of all that waits in the queue, or ends the connection if it is within another message.
+  /// Sends this instead of the queued messages, or ends the connection if it is within another message.
   bool tell_last(const Message& message, const void* body);
 
-  /// Writes what the socket takes.
+  /// Writes as much as the socket accepts.
   void push();
-  /// Reads until nothing is there, a large message has arrived, or one has to wait.
+  /// Reads until nothing is available, a large message has arrived, or one has to wait.
   void pull(Inbox& inbox);
 
   bool reads_in_place() const { return neighbour_ > 0; }
@@ -123,7 +122,7 @@ class Link {
   Message next_{};  // being read
   std::size_t next_read_ = 0;
   Message incoming_{};         // whose body is being read
-  std::byte* body_ = nullptr;  // where the rest of it goes
+  std::byte* body_ = nullptr;  // destination of the rest of it
   std::size_t body_left_ = 0;
   bool waits_ = false;
   bool cannot_send_ = false;

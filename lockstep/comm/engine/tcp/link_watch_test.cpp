@@ -19,16 +19,16 @@ TEST(LinkWatch, TellsAPauseFromACut) {
            {{2400ms, 1850ms}, Way::Doubtful},
            {{2500ms, 1650ms}, Way::Doubtful},  // a pause of 1.5 s whose end is noticed late
            {{2600ms, 1850ms}, Way::Cut},
-           {{2600ms, 0ms}, Way::Doubtful},     // the network is back, and TCP has yet to notice
+           {{2600ms, 0ms}, Way::Doubtful},     // the network is back, and TCP has not noticed yet
            {{4000ms, 1600ms}, Way::Doubtful},  // it was back in between
            {{29s, 100ms}, Way::Doubtful},
-           {{30s, 100ms}, Way::Cut},  // something between drops this connection and takes new ones
+           {{30s, 100ms}, Way::Cut},  // a device in between drops this connection and accepts new ones
        }) {
     EXPECT_EQ(judge(silence), way) << silence.on_link.count() << " ms";
   }
 }
 
-// On such a link nothing moves, but the machine at its other end answers.
+// Such a link makes no progress, but the machine at its other end answers.
 TEST(LinkWatch, ASilentLinkToAMachineThatAnswersIsNotCut) {
   const Descriptor listener = listen_at({"127.0.0.1", 0});
   const std::string address = own_name(listener.get());
@@ -36,7 +36,7 @@ TEST(LinkWatch, ASilentLinkToAMachineThatAnswersIsNotCut) {
   LinkWatch watch;
   watch.add(1, link.get(), address);
   for (const Deadline end = Deadline::after(3500ms); !end.expired();) {
-    watch.look([](int worker) { ADD_FAILURE() << "worker " << worker << " is said to be cut off"; });
+    watch.look([](int worker) { ADD_FAILURE() << "worker " << worker << " is reported as cut off"; });
     is_ready(link.get(), 0, watch.next_look());
   }
   EXPECT_FALSE(watch.has_cut());

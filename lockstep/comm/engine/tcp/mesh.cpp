@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <map>
 #include <optional>
+#include <thread>
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/random_bytes.h"
@@ -30,7 +31,7 @@ struct Hello {
   std::int32_t to;
   std::int32_t channel;
   Token token;  // token of the worker to which this is sent
-  // Where the sender's own token lies, and whether it could read the receiver's there.
+  // Address of the sender's own token, and whether it could read the receiver's.
   std::int64_t process;
   std::uint64_t token_address;
   std::uint64_t reads;
@@ -39,11 +40,12 @@ static_assert(sizeof(Hello) == 72);
 
 constexpr std::uint32_t kMagic = 0x4c534534;  // LSE4
 constexpr auto kHelloWait = std::chrono::seconds(5);
-// How often it looks whether the job has failed.
+// How often it checks whether the job has failed.
 constexpr Deadline::Clock::duration kNewsInterval = std::chrono::milliseconds(50);
-constexpr int kMostAtOnce = 256;  // connections accepted between two looks at those that wait
+constexpr auto kCallAgain = std::chrono::milliseconds(10);  // after a connection that was closed without an answer
+constexpr int kMostAtOnce = 256;                            // connections accepted between two looks at those that wait
 
-struct Card {  // what a worker leaves in the store: "127.0.0.1:4711 " and the token
+struct Card {  // a worker's entry in the store: "127.0.0.1:4711 " and the token
   std::string name;
   Token token;
 };
@@ -72,8 +74,7 @@ class Mesh {
     options_.store.set(key(options_.rank), own_name(listener.get()) + " " + random_bytes(sizeof(Token)));
     own_ = card_of(options_.rank);
     closed_.emplace("the data port " + own_.name);
-    // Every worker calls those below it and answers those above it; worker 0 answers at once, so no worker waits in a
-    // circle.
+    // Every worker calls lower ranks and answers higher ones; worker 0 answers at once, so there is no circular wait.
     for (int rank = 0; rank < options_.rank; ++rank)
       for (int channel = 0; channel < options_.channels; ++channel) call(rank, channel);
     answer_calls(listener.get());
@@ -108,8 +109,8 @@ class Mesh {
     return {kMagic, options_.rank, rank, channel, card_of(rank).token, ::getpid(), here, 0};
   }
 
-  // Whether a worker is a process of this machine whose memory can be read. Those with another address may be on the same
-  // machine too, but a port that was given means that the network is to be used.
+  // Whether a worker is a process of this machine whose memory can be read. Those with another address may be on the
+  // same machine too, but an explicit port means that the network is to be used.
   bool can_read(int socket, const Hello& hello) {
     const auto host = [](const std::string& name) { return name.substr(0, name.rfind(':')); };
     if (!options_.in_place || host(own_name(socket)) != host(peer_name(socket))) return false;
@@ -121,12 +122,17 @@ class Mesh {
   void call(int rank, int channel) {
     const Hello hello = hello_to(rank, channel);
     const std::string& name = card_of(rank).name;
-    const auto wait = std::min(options_.connect.remaining(), Deadline::Clock::duration(options_.reach));
-    Descriptor socket = connect_to(parse_address(name), Deadline::after(wait));
+    const Deadline reach =
+        Deadline::after(std::min(options_.connect.remaining(), Deadline::Clock::duration(options_.reach)));
+    Descriptor socket;
     Hello answer{};
-    if (!socket || !write_all(socket.get(), &hello, sizeof hello, options_.connect) || !await_bytes(socket.get()) ||
-        !read_all(socket.get(), &answer, sizeof answer, options_.connect))
-      throw_missing(str("worker ", rank, "'s data engine at ", name, " does not answer"));
+    // A flood at that port may have pushed this connection out before its hello arrived: it is closed without an answer.
+    while (!is_answered(socket = connect_to(parse_address(name), reach), hello, answer)) {
+      if (!socket || reach.expired())
+        throw_missing(str("worker ", rank, "'s data engine at ", name, " does not answer"));
+      options_.store.check();
+      std::this_thread::sleep_for(kCallAgain);
+    }
     if (!is_known(answer, rank, channel))
       throw Unavailable(errors::kStranger,
                         {.what = str("what answers at ", name, " is not worker ", rank, "'s data engine"),
@@ -134,6 +140,11 @@ class Mesh {
     const std::uint8_t both_read = answer.reads != 0 && can_read(socket.get(), answer) ? 1 : 0;
     if (!write_all(socket.get(), &both_read, 1, options_.connect)) throw_missing(str("worker ", rank, " is gone"));
     keep({std::move(socket), name, both_read != 0 ? static_cast<pid_t>(answer.process) : 0}, answer);
+  }
+
+  bool is_answered(const Descriptor& socket, const Hello& hello, Hello& answer) const {
+    return socket && write_all(socket.get(), &hello, sizeof hello, options_.connect) && await_bytes(socket.get()) &&
+           read_all(socket.get(), &answer, sizeof answer, options_.connect);
   }
 
   // The other worker may be frozen, and the job has then failed long before the deadline.
@@ -166,7 +177,7 @@ class Mesh {
     }
   }
 
-  // Whether the system had no room for one more.
+  // Returns whether the system had no room for one more.
   bool accept_callers(int listener, std::vector<Caller>& callers) {
     for (int i = 0; i < kMostAtOnce; ++i) {
       Arrival arrival = accept_from(listener);
@@ -213,7 +224,7 @@ class Mesh {
          hello);
   }
 
-  // Whether a worker of this job sent it, and has not sent it before.
+  // Whether a worker of this job sent it, and did not send it before.
   bool is_known(const Hello& hello, int rank, int channel) const {
     return hello.magic == kMagic && hello.token == own_.token && hello.from == rank && rank < options_.workers &&
            hello.to == options_.rank && hello.channel == channel && channel >= 0 && channel < options_.channels &&

@@ -1,4 +1,4 @@
-#include "lockstep/data/distribute/function_look.h"
+#include "lockstep/data/distribute/function_probe.h"
 
 #include <algorithm>
 
@@ -9,15 +9,15 @@ namespace {
 
 using Elements = StageTraits::Elements;
 
-/// What only reorders elements or reads them ahead: a look at one element must not fill a buffer.
+/// Skips stages that only reorder elements or read ahead: reading one element must not fill a buffer.
 constexpr auto only_buffers = [](const Stage& stage) { return stage.traits().only_buffers; };
 
-/// Whether it would have to run a function or a generator of the user's to give an element.
+/// Whether computing an element would call a user's function or generator.
 constexpr auto runs_functions = [](const Stage& stage) { return stage.traits().runs_functions; };
 
 }  // namespace
 
-const FunctionLook::Seen& FunctionLook::at(const Stage& function) {
+const FunctionProbe::Seen& FunctionProbe::at(const Stage& function) {
   const auto known = seen_.find(&function);
   if (known != seen_.end()) return known->second;
   Seen seen;
@@ -26,21 +26,21 @@ const FunctionLook::Seen& FunctionLook::at(const Stage& function) {
   return seen_.emplace(&function, std::move(seen)).first->second;
 }
 
-StagePtr FunctionLook::made_by(const Stage& function) const {
+StagePtr FunctionProbe::made_by(const Stage& function) const {
   const auto known = seen_.find(&function);
   return known == seen_.end() ? nullptr : known->second.made;
 }
 
-StagePtr FunctionLook::make(const Stage& function, std::string& obstacle) {
+StagePtr FunctionProbe::make(const Stage& function, std::string& obstacle) {
   try {
     auto element = example(*function.input(), obstacle);
     return element ? function.description().expand(std::move(*element)) : nullptr;
   } catch (...) {
-    return nullptr;  // whoever iterates will see the error, whatever was thrown
+    return nullptr;  // the iteration will report the error
   }
 }
 
-std::optional<Element> FunctionLook::example(const Stage& stage, std::string& obstacle) {
+std::optional<Element> FunctionProbe::example(const Stage& stage, std::string& obstacle) {
   const StageTraits traits = stage.traits();
   if (traits.source == StageTraits::Source::Function) {
     const StagePtr made = make(stage, obstacle);
@@ -52,14 +52,14 @@ std::optional<Element> FunctionLook::example(const Stage& stage, std::string& ob
     const bool has_one = without_stages(stage.shared_from_this(), only_buffers)->iterate({})->next(element);
     return has_one ? std::optional(std::move(element)) : std::nullopt;
   }
-  // Any of the input's elements will do where this stage gives them as they are.
+  // Any of the input's elements will do if this stage passes them on unchanged.
   if (traits.elements == Elements::Same || traits.elements == Elements::Stretch || traits.elements == Elements::Picked)
     return example(*stage.input(), obstacle);
   obstacle = running->describe();
   return std::nullopt;
 }
 
-bool FunctionLook::reads_files(const Stage& stage, std::string& obstacle) {
+bool FunctionProbe::reads_files(const Stage& stage, std::string& obstacle) {
   const StageTraits::Source source = stage.traits().source;
   if (source == StageTraits::Source::Files) return true;
   if (source == StageTraits::Source::Function) {

@@ -3,14 +3,14 @@
 #include <atomic>
 #include <string>
 
-#include "lockstep/data/distribute/function_look.h"
+#include "lockstep/data/distribute/function_probe.h"
 #include "lockstep/data/files/files.h"
 #include "lockstep/data/iterators.h"
 
 namespace lockstep::data {
 namespace {
 
-/// 1000 names; counts in `asked` how many were asked for.
+/// 1000 names; counts in `asked` how many were requested.
 StagePtr make_counted_names(std::atomic<std::int64_t>& asked) {
   return make_stage({}, {.kind = "counted_names",
                          .traits = {.source = StageTraits::Source::List, .runs_functions = false},
@@ -26,13 +26,14 @@ StagePtr make_counted_names(std::atomic<std::int64_t>& asked) {
                              }});
 }
 
-// To see whether a function opens files it is called with one element. Reading more could take as long as an epoch.
-TEST(FunctionLook, ReadsNoMoreThanItsElement) {
+// To find out whether a function opens files it is called with one element. Reading more could take as long as an
+// epoch.
+TEST(FunctionProbe, ReadsNoMoreThanItsElement) {
   std::atomic<std::int64_t> asked{0};
   const Dataset<std::string> names(make_counted_names(asked));
   const auto expect_look = [&](const auto& dataset, std::int64_t elements, const char* what) {
     const std::int64_t before = asked;
-    EXPECT_TRUE(FunctionLook().at(*dataset.stage()).reads_files) << what;
+    EXPECT_TRUE(FunctionProbe().at(*dataset.stage()).reads_files) << what;
     EXPECT_EQ(asked - before, elements) << what;
   };
   const auto reader = [](const std::string& file) { return tfrecord_dataset(file); };

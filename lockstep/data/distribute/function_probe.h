@@ -8,18 +8,18 @@
 
 namespace lockstep::data {
 
-/// Looks for files in the datasets that functions of `flat_map` and `interleave` make. A function is called once, with
-/// an element that can be had without running anything else of the user's, as its graph would be traced.
-class LOCKSTEP_EXPORT FunctionLook {
+/// Finds the files in datasets that the functions of `flat_map` and `interleave` return. Calls a function once, as
+/// tracing its graph would, with an element that can be computed without calling any other user function.
+class LOCKSTEP_EXPORT FunctionProbe {
  public:
   struct Seen {
     bool reads_files = false;
-    std::string obstacle = {};  ///< the stage that would have to run to get an element, so the function was not called
+    std::string obstacle = {};  ///< the stage that would have to run to get an element; the function was not called
     StagePtr made = nullptr;
   };
-  /// What the function of this stage does; the same answer every time.
+  /// What the function of this stage reads; the same answer every time.
   const Seen& at(const Stage& function);
-  /// The dataset that the function of this stage made when it was looked at; null where it was not called.
+  /// The dataset that this stage's function returned when it was probed; null if it was not called.
   StagePtr made_by(const Stage& function) const;
 
  private:

@@ -1,0 +1,140 @@
+// Search, the choice of colours, the menu of small screens, and buttons that copy code. Pages work without it.
+"use strict";
+
+const root = document.currentScript.dataset.root;
+const $ = (selector) => document.querySelector(selector);
+
+$(".theme-button").addEventListener("click", () => {
+  const html = document.documentElement;
+  html.dataset.theme = html.dataset.theme === "dark" ? "light" : "dark";
+  localStorage.setItem("theme", html.dataset.theme);
+});
+
+$(".menu-button").addEventListener("click", (event) => {
+  const open = document.body.classList.toggle("menu-open");
+  event.currentTarget.setAttribute("aria-expanded", open);
+});
+
+for (const block of document.querySelectorAll(".code")) {
+  const button = document.createElement("button");
+  button.className = "copy";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(block.querySelector("code").textContent);
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+  block.append(button);
+}
+
+// Marks the section on screen in the list of sections.
+const entries = new Map([...document.querySelectorAll(".toc a")].map((link) => [decodeURIComponent(link.hash.slice(1)), link]));
+const targets = [...entries.keys()].map((id) => document.getElementById(id)).filter(Boolean);
+const mark = () => {
+  const current = targets.findLast((target) => target.getBoundingClientRect().top < 120);
+  for (const [id, link] of entries) link.toggleAttribute("data-current", current !== undefined && id === current.id);
+};
+if (targets.length) {
+  addEventListener("scroll", mark, { passive: true });
+  mark();
+}
+const here = $(".side [aria-current]");
+if (here) $(".side").scrollTop = here.offsetTop - innerHeight / 2;
+
+// The search. Its index is loaded when the reader first goes to the field.
+const field = $(".find input");
+const results = $(".results");
+let index = null;
+let chosen = -1;
+
+const loadIndex = () =>
+  new Promise((done) => {
+    if (index) return done();
+    const script = document.createElement("script");
+    script.src = `${root}static/search_index.js`;
+    script.onload = () => {
+      index = window.searchIndex.flatMap(([title, area, address, sections]) =>
+        sections.map(([anchor, heading, text]) => {
+          const url = address + (anchor ? `#${anchor}` : "");
+          return { title, area, heading, text, url, isName: area === "reference", head: heading.toLowerCase(), body: text.toLowerCase() };
+        }),
+      );
+      done();
+    };
+    document.head.append(script);
+  });
+
+// Every word must occur. A name that begins with the words comes first, then headings, then text.
+const score = (entry, words) => {
+  let total = 0;
+  for (const word of words) {
+    const last = entry.head.split(/::|\./).pop();
+    if (last === word || entry.head === word) total += 100;
+    else if (entry.head.startsWith(word) || last.startsWith(word)) total += 50;
+    else if (entry.head.includes(word)) total += 30;
+    else if (entry.title.toLowerCase().includes(word)) total += 12 + (entry.body.includes(word) ? 4 : 0);
+    else if (entry.body.includes(word)) total += entry.isName ? 3 : 8;
+    else return 0;
+  }
+  const depth = entry.head.split("::").length;
+  return total + (entry.isName ? -3 * depth : 2) - Math.min(entry.head.length, 60) / 30;
+};
+
+const escapeHtml = (text) => text.replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
+const emphasize = (text, words) => {
+  const found = new RegExp(`(${words.map((w) => w.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})`, "gi");
+  return text.split(found).map((part, i) => (i % 2 ? `<mark>${escapeHtml(part)}</mark>` : escapeHtml(part))).join("");
+};
+const excerpt = (entry, words) => {
+  const at = Math.max(0, Math.min(...words.map((w) => entry.body.indexOf(w)).filter((i) => i >= 0).concat(entry.text.length)) - 40);
+  return (at > 0 && at < entry.text.length ? "… " : "") + entry.text.slice(at < entry.text.length ? at : 0).slice(0, 130);
+};
+
+const search = async () => {
+  await loadIndex();
+  const words = field.value.toLowerCase().replace(/^ls::|lockstep::/g, "").split(/[\s(),]+/).filter(Boolean);
+  chosen = -1;
+  if (!words.length) return void (results.hidden = true);
+  const found = index.map((entry) => [score(entry, words), entry]).filter(([points]) => points > 0);
+  found.sort((a, b) => b[0] - a[0]);
+  results.innerHTML = found.length
+    ? found.slice(0, 14).map(([, entry]) => {
+        const heading = entry.isName ? `<code>${emphasize(entry.heading, words)}</code>` : emphasize(entry.heading, words);
+        const where = entry.isName ? "reference" : entry.title === entry.heading ? "" : escapeHtml(entry.title);
+        return `<a href="${root}${entry.url}"><b>${heading}</b> <small>${where}</small><span>${emphasize(excerpt(entry, words), words)}</span></a>`;
+      }).join("")
+    : "<p>Nothing found.</p>";
+  results.hidden = false;
+};
+
+field.addEventListener("focus", loadIndex, { once: true });
+field.addEventListener("input", search);
+field.addEventListener("keydown", (event) => {
+  const links = [...results.querySelectorAll("a")];
+  if (event.key === "ArrowDown" || event.key === "ArrowUp") {
+    event.preventDefault();
+    chosen = Math.max(0, Math.min(links.length - 1, chosen + (event.key === "ArrowDown" ? 1 : -1)));
+    links.forEach((link, i) => link.classList.toggle("chosen", i === chosen));
+    links[chosen]?.scrollIntoView({ block: "nearest" });
+  } else if (event.key === "Enter") {
+    links[Math.max(0, chosen)]?.click();
+  } else if (event.key === "Escape") {
+    results.hidden = true;
+    field.blur();
+  }
+});
+document.addEventListener("click", (event) => {
+  if (!event.target.closest(".find")) results.hidden = true;
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "/" && !/^(INPUT|TEXTAREA)$/.test(document.activeElement.tagName)) {
+    event.preventDefault();
+    field.focus();
+  }
+});
+// pages.html?q=clip opens with a search, for links and for tests.
+const asked = new URLSearchParams(location.search).get("q");
+if (asked) {
+  field.value = asked;
+  search();
+}
