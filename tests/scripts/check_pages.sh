@@ -51,6 +51,9 @@ try "a new variable" lockstep/base/logging.cpp 's/"LOCKSTEP_LOG"/"LOCKSTEP_LOG_L
 try "a new CMake option" CMakeLists.txt 's/^option(LOCKSTEP_CUDA /option(LOCKSTEP_ROCM "" OFF)\n&/' check_options_page \
   'LOCKSTEP_ROCM: no row'
 
+try "a setting with another name" lockstep/nn/mirrored_optimizer.h 's/ set_digest(/ set_comparison(/' check_options_page \
+  'set_comparison: no row'
+
 try "another figure" README.md 's/| 1.86 |/| 1.87 |/' check_figures 'docs/performance.md has no row with these figures'
 try "a label of another row" README.md 's/| eight layers of 2048 x 2048 |/| three linear layers |/' check_figures \
   'docs/performance.md has no row with these figures'
