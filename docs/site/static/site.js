@@ -39,7 +39,7 @@ if (targets.length) {
   mark();
 }
 const here = $(".side [aria-current]");
-if (here) $(".side").scrollTop = here.offsetTop - innerHeight / 2;
+if (here && here.offsetTop > innerHeight - 150) $(".side").scrollTop = here.offsetTop - innerHeight / 2;
 
 // The search. Its index is loaded when the reader first goes to the field.
 const field = $(".find input");
