@@ -140,7 +140,12 @@ def share_comments(names, lines_of):
             continue
         lines = lines_of(name.file)
         above = name.line - 1
-        while above > 0 and lines[above - 1].strip() and not ABOVE.match(lines[above - 1]) and not re.match(r"^ *};", lines[above - 1]):
+        while (
+            above > 0
+            and lines[above - 1].strip()
+            and not ABOVE.match(lines[above - 1])
+            and not re.match(r"^ *};", lines[above - 1])
+        ):
             above -= 1
         leader = None
         if above > 0 and ABOVE.match(lines[above - 1]):
@@ -160,7 +165,9 @@ def read(root):
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(mark_comments((root / header).read_text()))
     settings = (pathlib.Path(__file__).parent / "Doxyfile").read_text()
-    settings += f"INPUT={work}/include\nSTRIP_FROM_PATH={work}/include\nSTRIP_FROM_INC_PATH={work}/include\nOUTPUT_DIRECTORY={work}\n"
+    settings += (
+        f"INPUT={work}/include\nSTRIP_FROM_PATH={work}/include\nSTRIP_FROM_INC_PATH={work}/include\nOUTPUT_DIRECTORY={work}\n"
+    )
     subprocess.run(["doxygen", "-"], input=settings, text=True, check=True, stdout=subprocess.DEVNULL)
 
     types, members = {}, []
@@ -172,7 +179,9 @@ def read(root):
             if kind != "namespace":
                 scope, _, last = qualified.rpartition("::")
                 place = compound.find("location")
-                types[qualified] = Name(scope, last, kind, comment_of(compound), place.get("file"), int(place.get("line")), compound)
+                types[qualified] = Name(
+                    scope, last, kind, comment_of(compound), place.get("file"), int(place.get("line")), compound
+                )
             members.append(list(names_in(compound)))
 
     cache = {}

@@ -127,7 +127,9 @@ class Writer:
     def fragment(self, text, page, code="cpp"):
         """A comment as HTML; its indented blocks are C++."""
         self.indented = code
-        tokens = self.parser.parse(re.sub(r"(?<![\w/`(\[])\(?(docs/[\w/]+\.md)(?=[\s.,;:)])", lambda m: m[0].replace(m[1], f"[{m[1]}]({m[1]})"), text))
+        tokens = self.parser.parse(
+            re.sub(r"(?<![\w/`(\[])\(?(docs/[\w/]+\.md)(?=[\s.,;:)])", lambda m: m[0].replace(m[1], f"[{m[1]}]({m[1]})"), text)
+        )
         for token in tokens:
             if token.type == "inline":
                 self.inline(token, "", page)
@@ -205,8 +207,12 @@ def source_page(root, path):
     address = address_of(path)
     if place.is_dir():
         files = sorted(p for p in place.iterdir() if p.is_file())
-        links = "".join(f'<li><a href="{relative(address_of(f"{path}/{p.name}"), address)}"><code>{p.name}</code></a></li>' for p in files)
-        return Page(address, path, f"<h1><code>{path}</code></h1>\n<ul>{links}</ul>", area="examples"), [f"{path}/{p.name}" for p in files]
+        links = "".join(
+            f'<li><a href="{relative(address_of(f"{path}/{p.name}"), address)}"><code>{p.name}</code></a></li>' for p in files
+        )
+        return Page(address, path, f"<h1><code>{path}</code></h1>\n<ul>{links}</ul>", area="examples"), [
+            f"{path}/{p.name}" for p in files
+        ]
     text = place.read_text()
     try:
         language = pygments.lexers.get_lexer_for_filename(place.name).aliases[0]

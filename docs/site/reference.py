@@ -113,7 +113,11 @@ class Signatures:
 
         text = html.escape(tidy(marked), quote=False)
         text = re.sub("\1([^\2]*)\2([^\3]*)\3", link, text)
-        return re.sub(r"\b(const|class|struct|enum|template|typename|static|constexpr|virtual|explicit|using|auto|void|bool|int|double|noexcept|override)\b(?![^<]*>)", r'<span class="c-k">\1</span>', text)
+        return re.sub(
+            r"\b(const|class|struct|enum|template|typename|static|constexpr|virtual|explicit|using|auto|void|bool|int|double|noexcept|override)\b(?![^<]*>)",
+            r'<span class="c-k">\1</span>',
+            text,
+        )
 
     def parameter(self, element):
         text = self.marked(element.find("type"))
@@ -135,7 +139,9 @@ class Signatures:
         marker = f"\4{name.last}\5"
         kind = name.kind
         if kind in ("class", "struct", "union"):
-            bases = [b.text for b in element.findall("basecompoundref") if b.get("prot") == "public" and "detail" not in (b.text or "")]
+            bases = [
+                b.text for b in element.findall("basecompoundref") if b.get("prot") == "public" and "detail" not in (b.text or "")
+            ]
             text = f"{kind} {marker}" + (" : " + ", ".join(b.removeprefix("lockstep::") for b in bases) if bases else "")
         elif kind == "enum":
             text = ("enum class " if element.get("strong") == "yes" else "enum ") + marker
@@ -154,7 +160,11 @@ class Signatures:
             plain = re.sub("\1[^\2]*\2|[\3\4\5]", "", tidy(whole))
             if len(plain) > 96 and len(parameters) > 1:
                 lines = [self.render(p, page) for p in parameters]
-                whole = [self.render(f"{front}{marker}(", page).lstrip(), ",\n".join("    " + line for line in lines), self.render(f"){suffix}", page)]
+                whole = [
+                    self.render(f"{front}{marker}(", page).lstrip(),
+                    ",\n".join("    " + line for line in lines),
+                    self.render(f"){suffix}", page),
+                ]
                 return self.name(self.render(head, page) + ("\n" if head else "") + whole[0] + "\n" + whole[1] + whole[2])
             text = whole
         return self.name(self.render(head, page) + ("\n" if head else "") + self.render(text, page))
@@ -222,7 +232,9 @@ class Reference:
         result = []
         for folder, title in AREAS.items():
             headers = [h for h in self.headers if h.startswith(f"lockstep/{folder}/") and self.by_header[h]]
-            rows = sorted(((self.label(h), h, self.is_front(h)) for h in headers), key=lambda row: (row[0][0].islower(), row[0].lower()))
+            rows = sorted(
+                ((self.label(h), h, self.is_front(h)) for h in headers), key=lambda row: (row[0][0].islower(), row[0].lower())
+            )
             result.append((title, rows))
         return result
 
@@ -231,7 +243,9 @@ class Reference:
         name = group[0]
         doc = writer.fragment(name.doc, page) if name.doc else ""
         overview = [m for m in name.members if m.kind in ("variable", "enumvalue")]
-        plain = [m for m in name.members if m.last.startswith("~") or (m.kind == "typedef" and m.last in api.STANDARD and not m.doc)]
+        plain = [
+            m for m in name.members if m.last.startswith("~") or (m.kind == "typedef" and m.last in api.STANDARD and not m.doc)
+        ]
         rest = [m for m in name.members if m not in overview and m not in plain]
         titles = {n.last: anchor_of(n) for n in group if not n.is_special} or {name.last: anchor_of(name)}
         return {
@@ -244,7 +258,11 @@ class Reference:
             ],
             "doc": doc,
             "fields": [
-                {"id": anchor_of(m), "signature": self.signatures.of(m, page) if m.kind == "variable" else f"<b>{m.last}</b>", "doc": writer.fragment(m.doc, page)}
+                {
+                    "id": anchor_of(m),
+                    "signature": self.signatures.of(m, page) if m.kind == "variable" else f"<b>{m.last}</b>",
+                    "doc": writer.fragment(m.doc, page),
+                }
                 for m in overview
             ],
             "members": [self.entry(g, writer, page) for g in groups(rest)],
@@ -272,10 +290,18 @@ class Reference:
                     if member["id"] and not member["name"].is_special:
                         seen |= {title: (3, anchor, title) for title, anchor in member["titles"] if title not in seen}
                 page.headings[1:1] = seen.values()
-            page.intro = {"header": header, "entries": entries, "include": self.entries.get(header, header), "space": names[0].scope}
+            page.intro = {
+                "header": header,
+                "entries": entries,
+                "include": self.entries.get(header, header),
+                "space": names[0].scope,
+            }
+            found = {}
             for name in api.walk(names):
                 if not name.is_special and name.kind != "enumvalue":
-                    page.sections.append((self.index.address(name, address).partition("#")[2], anchor_of(name).replace(".", "::"), " ".join(name.doc.replace("`", "").split())[:300]))
+                    comment = name.doc or (name.covered_by.doc if name.covered_by else "")
+                    found.setdefault(anchor_of(name), " ".join(comment.replace("`", "").split())[:300])
+            page.sections = [(anchor, anchor.replace(".", "::"), text) for anchor, text in found.items()]
             yield page
 
 

@@ -181,6 +181,6 @@ class MirroredStrategy : public Strategy {
 
 namespace experimental {
 using names::CollectiveCommunication;
-using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;  ///< many workers
+using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;  ///< training on many workers
 }  // namespace experimental
 }  // namespace lockstep::compat::v1

@@ -66,7 +66,7 @@ using ReplicaContext = ReplicaContextOf<Strategy>;  ///< the context inside of `
 inline ReplicaContext get_replica_context() { return ReplicaContext(current_replica()); }
 inline Strategy get_strategy() { return Strategy(lockstep::get_strategy()); }
 
-using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;  ///< many workers
+using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;  ///< training on many workers
 namespace experimental {
 using v2::CollectiveCommunication;
 using v2::MultiWorkerMirroredStrategy;

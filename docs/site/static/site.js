@@ -39,7 +39,7 @@ if (targets.length) {
   mark();
 }
 const here = $(".side [aria-current]");
-if (here) $(".side").scrollTop = here.offsetTop - innerHeight / 2;
+if (here && here.offsetTop > innerHeight - 150) $(".side").scrollTop = here.offsetTop - innerHeight / 2;
 
 // The search. Its index is loaded when the reader first goes to the field.
 const field = $(".find input");
@@ -56,7 +56,8 @@ const loadIndex = () =>
       index = window.searchIndex.flatMap(([title, area, address, sections]) =>
         sections.map(([anchor, heading, text]) => {
           const url = address + (anchor ? `#${anchor}` : "");
-          return { title, area, heading, text, url, isName: area === "reference", head: heading.toLowerCase(), body: text.toLowerCase() };
+          const parts = heading.replace(/([a-z])(?=[A-Z])/g, "$1 ").toLowerCase(); // MirroredStrategy has a strategy in it
+          return { title, area, heading, text, url, isName: area === "reference", head: heading.toLowerCase(), parts, body: text.toLowerCase() };
         }),
       );
       done();
@@ -64,20 +65,39 @@ const loadIndex = () =>
     document.head.append(script);
   });
 
-// Every word must occur. A name that begins with the words comes first, then headings, then text.
+// Words that a question has and its answer need not.
+const fillers = new Set(
+  "a an and are as at be by can do does for from get has have how i if in is it me my not of on or should so that the there this to use what when where which why will with you your".split(" "),
+);
+const wordsOf = (text) => {
+  const all = text.toLowerCase().replace(/\bls::|lockstep::/g, "").split(/[\s(),?!]+/).filter(Boolean);
+  const telling = all.filter((word) => !fillers.has(word));
+  // "gradients" finds "gradient", "clipping" finds "clip", and "unencrypted" finds "encrypt".
+  const stem = (word) => (/^[a-z]{5,}$/.test(word) ? word.replace(/(?:(.)\1ing|ing|ies|s|ed)$/, "$1").replace(/^un(?=[a-z]{6})/, "") : word);
+  return (telling.length ? telling : all).map(stem);
+};
+
+// A name that is the word comes first, then names and headings that have it, then text. Pages before names, if both fit.
+const begins = (text, word) => {
+  for (let at = text.indexOf(word); at >= 0; at = text.indexOf(word, at + 1)) if (at === 0 || !/[a-z]/.test(text[at - 1])) return true;
+  return false;
+};
 const score = (entry, words) => {
   let total = 0;
+  let found = 0;
   for (const word of words) {
     const last = entry.head.split(/::|\./).pop();
-    if (last === word || entry.head === word) total += 100;
-    else if (entry.head.startsWith(word) || last.startsWith(word)) total += 50;
-    else if (entry.head.includes(word)) total += 30;
-    else if (entry.title.toLowerCase().includes(word)) total += 12 + (entry.body.includes(word) ? 4 : 0);
-    else if (entry.body.includes(word)) total += entry.isName ? 3 : 8;
-    else return 0;
+    let points = 0;
+    if (last === word || entry.head === word) points = 100;
+    else if (entry.head.startsWith(word) || last.startsWith(word)) points = 50;
+    else if (begins(entry.parts, word) || (word.length > 6 && entry.head.includes(word))) points = 30;
+    else if (begins(entry.title.toLowerCase(), word)) points = 12 + (begins(entry.body, word) ? 4 : 0);
+    else if (begins(entry.body, word)) points = entry.isName ? 3 : 8 + Math.min(4, entry.body.split(word).length - 1);
+    total += points;
+    found += points > 0;
   }
   const depth = entry.head.split("::").length;
-  return total + (entry.isName ? -3 * depth : 2) - Math.min(entry.head.length, 60) / 30;
+  return { found, total: total + (entry.isName ? -3 * depth : 12) - Math.min(entry.head.length, 60) / 30 };
 };
 
 const escapeHtml = (text) => text.replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
@@ -86,21 +106,24 @@ const emphasize = (text, words) => {
   return text.split(found).map((part, i) => (i % 2 ? `<mark>${escapeHtml(part)}</mark>` : escapeHtml(part))).join("");
 };
 const excerpt = (entry, words) => {
-  const at = Math.max(0, Math.min(...words.map((w) => entry.body.indexOf(w)).filter((i) => i >= 0).concat(entry.text.length)) - 40);
-  return (at > 0 && at < entry.text.length ? "… " : "") + entry.text.slice(at < entry.text.length ? at : 0).slice(0, 130);
+  const places = words.map((word) => entry.body.indexOf(word)).filter((place) => place >= 0);
+  const at = places.length ? Math.max(0, Math.min(...places) - 40) : 0;
+  return (at ? "… " : "") + entry.text.slice(at, at + 130);
 };
 
 const search = async () => {
   await loadIndex();
-  const words = field.value.toLowerCase().replace(/^ls::|lockstep::/g, "").split(/[\s(),]+/).filter(Boolean);
+  const words = wordsOf(field.value);
   chosen = -1;
   if (!words.length) return void (results.hidden = true);
-  const found = index.map((entry) => [score(entry, words), entry]).filter(([points]) => points > 0);
-  found.sort((a, b) => b[0] - a[0]);
+  const scored = index.map((entry) => [score(entry, words), entry]);
+  const most = Math.max(1, ...scored.map(([{ found }]) => found));
+  const found = scored.filter(([points]) => points.found === most || (most > 2 && points.found === most - 1));
+  found.sort(([a], [b]) => b.found - a.found || b.total - a.total);
   results.innerHTML = found.length
     ? found.slice(0, 14).map(([, entry]) => {
         const heading = entry.isName ? `<code>${emphasize(entry.heading, words)}</code>` : emphasize(entry.heading, words);
-        const where = entry.isName ? "reference" : entry.title === entry.heading ? "" : escapeHtml(entry.title);
+        const where = entry.isName ? entry.url.split("/").slice(0, 2).join(" · ") : entry.title === entry.heading ? "" : escapeHtml(entry.title);
         return `<a href="${root}${entry.url}"><b>${heading}</b> <small>${where}</small><span>${emphasize(excerpt(entry, words), words)}</span></a>`;
       }).join("")
     : "<p>Nothing found.</p>";
