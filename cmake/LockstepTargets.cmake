@@ -201,8 +201,8 @@ ProcessorCount(cores)
 math(EXPR LOCKSTEP_TEST_PROCESSORS "1 + (${cores} - 1) / 2")  # 0 cores: unknown
 
 # Every test links all objects of the library, for which lld takes a fifth of the time. The library itself is left to the usual
-# linker, and so are the sanitizers, whose run-time libraries want the linker of their own compiler.
-if(LOCKSTEP_BUILD_TESTS AND PROJECT_IS_TOP_LEVEL AND NOT LOCKSTEP_SANITIZE)
+# linker, and so are g++'s sanitizers, whose run-time libraries want the linker of their own compiler; clang's is lld.
+if(LOCKSTEP_BUILD_TESTS AND PROJECT_IS_TOP_LEVEL AND (NOT LOCKSTEP_SANITIZE OR CMAKE_CXX_COMPILER_ID MATCHES Clang))
   include(CheckLinkerFlag)
   check_linker_flag(CXX -fuse-ld=lld LOCKSTEP_TESTS_BY_LLD)
 endif()
