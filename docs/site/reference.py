@@ -157,6 +157,7 @@ class Reference:
         plain = [
             m for m in name.members if m.last.startswith("~") or (m.kind == "typedef" and m.last in api.STANDARD and not m.doc)
         ]
+        plain += [m for m in name.members if m.is_special and "detail::" in (m.element.findtext("argsstring") or "")]
         rest = [m for m in name.members if m not in overview and m not in plain]
         titles = {n.last: anchor_of(n) for n in group if not n.is_special} or {name.last: anchor_of(name)}
         return {
@@ -168,16 +169,34 @@ class Reference:
                 {"id": anchor_of(n) if n.last != name.last else None, "text": self.signatures.of(n, page)} for n in group
             ],
             "doc": doc,
-            "fields": [
-                {
-                    "id": anchor_of(m),
-                    "signature": self.signatures.of(m, page) if m.kind == "variable" else f"<b>{m.last}</b>",
-                    "doc": writer.fragment(m.doc, page),
-                }
-                for m in overview
-            ],
+            "fields": [self.field(m, writer, page) for m in overview],
             "members": [self.entry(g, writer, page) for g in groups(rest)],
         }
+
+    def field(self, name, writer, page):
+        signature = self.signatures.of(name, page) if name.kind == "variable" else f"<b>{name.last}</b>"
+        return {"id": anchor_of(name), "signature": signature, "doc": writer.fragment(name.doc, page)}
+
+    def constants(self, names, writer, page):
+        """Several constants of one namespace as a table, in place of an entry for each."""
+        scope = names[0].scope.rpartition("::")[2]
+        entry = {
+            "id": scope,
+            "name": names[0],
+            "title": scope,
+            "titles": [(scope, scope)],
+            "signatures": [],
+            "doc": "",
+            "members": [],
+        }
+        return entry | {"fields": [self.field(name, writer, page) for name in names]}
+
+    def entries_of(self, names, writer, page):
+        constants = [name for name in names if name.kind == "variable"]
+        if len(constants) < 3:
+            constants = []
+        entries = [self.entry(group, writer, page) for group in groups([name for name in names if name not in constants])]
+        return entries + ([self.constants(constants, writer, page)] if constants else [])
 
     def summary(self, group):
         return first_sentence(group[0].doc)
@@ -191,7 +210,7 @@ class Reference:
             address = address_of(header)
             label = self.label(header)
             names = sorted(names, key=lambda n: n.last != label)
-            entries = [self.entry(group, writer, address) for group in groups(names)]
+            entries = self.entries_of(names, writer, address)
             unique_ids(entries, set())
             page = pages.Page(address, label, "", template="reference.html", area="reference")
             page.headings = [(2, anchor, title) for e in entries if e["id"] for title, anchor in e["titles"]]

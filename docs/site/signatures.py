@@ -59,9 +59,10 @@ class Signatures:
         kind = name.kind
         if kind in ("class", "struct", "union"):
             bases = [
-                b.text for b in element.findall("basecompoundref") if b.get("prot") == "public" and "detail" not in (b.text or "")
+                b for b in element.findall("basecompoundref") if b.get("prot") == "public" and "detail" not in (b.text or "")
             ]
-            text = f"{kind} {marker}" + (" : " + ", ".join(b.removeprefix("lockstep::") for b in bases) if bases else "")
+            shown = [f"\1{b.get('refid', '')}\2{b.text.removeprefix('lockstep::')}\3" for b in bases]
+            text = f"{kind} {marker}" + (" : " + ", ".join(shown) if shown else "")
         elif kind == "enum":
             text = ("enum class " if element.get("strong") == "yes" else "enum ") + marker
         elif kind == "typedef":
