@@ -195,8 +195,8 @@ class Writer:
             elif tokens[i - 2].type == "list_item_open":
                 intro["features"].append(content)
             elif not intro["lead"]:
-                first, _, rest = content.partition(". ")
-                intro["lead"], intro["text"] = first.replace("\n", " ") + ".", rest
+                first, *rest = re.split(r"(?<=\.)\s", content, maxsplit=1)
+                intro["lead"], intro["text"] = first.replace("\n", " "), "".join(rest)
         return intro, tokens[end:]
 
 
