@@ -74,7 +74,7 @@ class Site:
         }
         if unlisted:
             sys.exit(f"docs/README.md, which is the navigation, has no line for {', '.join(sorted(unlisted))}")
-        open_ = ["README.md", "docs/README.md", *listed, *self.contributing]
+        open_ = ["README.md", "LICENSE", "docs/README.md", *listed, *self.contributing]
         done = set()
         while open_:
             source = open_.pop(0)

@@ -184,7 +184,6 @@ class Writer:
     def front(self, tokens):
         """Takes what the front page shows by itself out of README.md: title, first paragraph, picture, features, links."""
         end = next(i for i, t in enumerate(tokens) if t.type == "heading_open" and t.tag == "h2")
-        render = lambda part: self.parser.renderer.render(part, self.parser.options, {})
         intro = {"features": [], "lead": "", "text": "", "picture": ""}
         for i, token in enumerate(tokens[:end]):
             if token.type != "inline" or tokens[i - 1].type != "paragraph_open":
@@ -196,8 +195,8 @@ class Writer:
             elif tokens[i - 2].type == "list_item_open":
                 intro["features"].append(content)
             elif not intro["lead"]:
-                first, _, rest = content.partition(". ")
-                intro["lead"], intro["text"] = first.replace("\n", " ") + ".", rest
+                first, *rest = re.split(r"(?<=\.)\s", content, maxsplit=1)
+                intro["lead"], intro["text"] = first.replace("\n", " "), "".join(rest)
         return intro, tokens[end:]
 
 

@@ -1,11 +1,11 @@
 """Lays out the API reference: a page for each public header, with its names in the order of the header."""
 
 import collections
-import html
 import re
 
 import api
 import pages
+import signatures
 
 AREAS = {
     "strategy": "Strategies",
@@ -85,95 +85,6 @@ class Index:
         return self.address(name, page) if name else None
 
 
-def tidy(text):
-    """Doxygen's spaces in types, as clang-format would have them."""
-    text = re.sub(r"<\s+", "<", re.sub(r"\s+>", ">", " ".join(text.split())))
-    return re.sub(r"\s+([&*]+)", r"\1", text).replace("< ", "<")
-
-
-class Signatures:
-    def __init__(self, index):
-        self.index = index
-
-    def marked(self, element):
-        """Text in which a reference is \\1id\\2text\\3."""
-        if element is None:
-            return ""
-        text = element.text or ""
-        for child in element:
-            inner = self.marked(child)
-            text += f"\1{child.get('refid')}\2{inner}\3" if child.tag == "ref" else inner
-            text += child.tail or ""
-        return text
-
-    def render(self, marked, page):
-        def link(match):
-            name = self.index.by_id.get(match[1])
-            return f'<a href="{self.index.address(name, page)}">{match[2]}</a>' if name else match[2]
-
-        text = html.escape(tidy(marked), quote=False)
-        text = re.sub("\1([^\2]*)\2([^\3]*)\3", link, text)
-        return re.sub(
-            r"\b(const|class|struct|enum|template|typename|static|constexpr|virtual|explicit|using|auto|void|bool|int|double|noexcept|override)\b(?![^<]*>)",
-            r'<span class="c-k">\1</span>',
-            text,
-        )
-
-    def parameter(self, element):
-        text = self.marked(element.find("type"))
-        declared = element.findtext("declname")
-        array = element.findtext("array") or ""
-        if declared and array.startswith("(&"):
-            text += f" (&{declared}){array.partition(')')[2]}"
-        elif declared:
-            text += f" {declared}{array}"
-        default = self.marked(element.find("defval"))
-        return text + (f" = {default}" if default else "")
-
-    def of(self, name, page):
-        element = name.element
-        template = element.find("templateparamlist")
-        head = ""
-        if template is not None and template.findall("param"):
-            head = f"template <{', '.join(self.parameter(p) for p in template.findall('param'))}>\n"
-        marker = f"\4{name.last}\5"
-        kind = name.kind
-        if kind in ("class", "struct", "union"):
-            bases = [
-                b.text for b in element.findall("basecompoundref") if b.get("prot") == "public" and "detail" not in (b.text or "")
-            ]
-            text = f"{kind} {marker}" + (" : " + ", ".join(b.removeprefix("lockstep::") for b in bases) if bases else "")
-        elif kind == "enum":
-            text = ("enum class " if element.get("strong") == "yes" else "enum ") + marker
-        elif kind == "typedef":
-            text = f"using {marker} = {self.marked(element.find('type'))}"
-        elif kind == "variable":
-            static = "static " if element.get("static") == "yes" else ""
-            text = f"{static}{self.marked(element.find('type'))} {marker} {self.marked(element.find('initializer'))}"
-        else:
-            parameters = [p for p in element.findall("param") if "source_location" not in "".join(p.find("type").itertext())]
-            parameters = [self.parameter(p) for p in parameters if "".join(p.find("type").itertext()) != "void"]
-            suffix = (element.findtext("argsstring") or "").rpartition(")")[2].replace("=default", "")
-            front = "static " if element.get("static") == "yes" and name.scope in self.index.names else ""
-            front += f"{self.marked(element.find('type'))} "
-            whole = f"{front}{marker}({', '.join(parameters)}){suffix.replace('=0', ' = 0')}"
-            plain = re.sub("\1[^\2]*\2|[\3\4\5]", "", tidy(whole))
-            if len(plain) > 96 and len(parameters) > 1:
-                lines = [self.render(p, page) for p in parameters]
-                whole = [
-                    self.render(f"{front}{marker}(", page).lstrip(),
-                    ",\n".join("    " + line for line in lines),
-                    self.render(f"){suffix}", page),
-                ]
-                return self.name(self.render(head, page) + ("\n" if head else "") + whole[0] + "\n" + whole[1] + whole[2])
-            text = whole
-        return self.name(self.render(head, page) + ("\n" if head else "") + self.render(text, page))
-
-    @staticmethod
-    def name(text):
-        return text.replace("\4", "<b>").replace("\5", "</b>")
-
-
 def first_sentence(text):
     """The first sentence of a comment, as Markdown."""
     paragraph = re.split(r"\n\s*\n", text.strip(), maxsplit=1)[0]
@@ -196,7 +107,7 @@ class Reference:
     def __init__(self, root, names, headers, entries):
         self.root, self.headers = root, headers
         self.index = Index(names)
-        self.signatures = Signatures(self.index)
+        self.signatures = signatures.Signatures(self.index)
         self.entries = entry_headers(root, set(headers), entries)
         self.by_header = collections.defaultdict(list)
         for name in names:
@@ -246,6 +157,7 @@ class Reference:
         plain = [
             m for m in name.members if m.last.startswith("~") or (m.kind == "typedef" and m.last in api.STANDARD and not m.doc)
         ]
+        plain += [m for m in name.members if m.is_special and "detail::" in (m.element.findtext("argsstring") or "")]
         rest = [m for m in name.members if m not in overview and m not in plain]
         titles = {n.last: anchor_of(n) for n in group if not n.is_special} or {name.last: anchor_of(name)}
         return {
@@ -257,16 +169,34 @@ class Reference:
                 {"id": anchor_of(n) if n.last != name.last else None, "text": self.signatures.of(n, page)} for n in group
             ],
             "doc": doc,
-            "fields": [
-                {
-                    "id": anchor_of(m),
-                    "signature": self.signatures.of(m, page) if m.kind == "variable" else f"<b>{m.last}</b>",
-                    "doc": writer.fragment(m.doc, page),
-                }
-                for m in overview
-            ],
+            "fields": [self.field(m, writer, page) for m in overview],
             "members": [self.entry(g, writer, page) for g in groups(rest)],
         }
+
+    def field(self, name, writer, page):
+        signature = self.signatures.of(name, page) if name.kind == "variable" else f"<b>{name.last}</b>"
+        return {"id": anchor_of(name), "signature": signature, "doc": writer.fragment(name.doc, page)}
+
+    def constants(self, names, writer, page):
+        """Several constants of one namespace as a table, in place of an entry for each."""
+        scope = names[0].scope.rpartition("::")[2]
+        entry = {
+            "id": scope,
+            "name": names[0],
+            "title": scope,
+            "titles": [(scope, scope)],
+            "signatures": [],
+            "doc": "",
+            "members": [],
+        }
+        return entry | {"fields": [self.field(name, writer, page) for name in names]}
+
+    def entries_of(self, names, writer, page):
+        constants = [name for name in names if name.kind == "variable"]
+        if len(constants) < 3:
+            constants = []
+        entries = [self.entry(group, writer, page) for group in groups([name for name in names if name not in constants])]
+        return entries + ([self.constants(constants, writer, page)] if constants else [])
 
     def summary(self, group):
         return first_sentence(group[0].doc)
@@ -280,7 +210,7 @@ class Reference:
             address = address_of(header)
             label = self.label(header)
             names = sorted(names, key=lambda n: n.last != label)
-            entries = [self.entry(group, writer, address) for group in groups(names)]
+            entries = self.entries_of(names, writer, address)
             unique_ids(entries, set())
             page = pages.Page(address, label, "", template="reference.html", area="reference")
             page.headings = [(2, anchor, title) for e in entries if e["id"] for title, anchor in e["titles"]]

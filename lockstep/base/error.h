@@ -14,15 +14,15 @@ enum class Code {
   InvalidArgument,     ///< the value, shape, structure or name given is wrong
   FailedPrecondition,  ///< the call is valid, but not here or not now (wrong context, wrong order)
   OutOfRange,          ///< past the end
-  NotFound,
-  AlreadyExists,
-  Unavailable,       ///< a peer is gone
-  DeadlineExceeded,  ///< a wait reached its deadline
-  DataLoss,          ///< a file or memory is corrupt
-  ResourceExhausted,
-  Cancelled,
-  Unimplemented,
-  Internal,  ///< a bug in Lockstep
+  NotFound,            ///< a file, tensor or name does not exist
+  AlreadyExists,       ///< something with this name exists
+  Unavailable,         ///< a peer is gone
+  DeadlineExceeded,    ///< a wait ran into its deadline
+  DataLoss,            ///< a file or memory is corrupt
+  ResourceExhausted,   ///< no memory, disk space or thread is left
+  Cancelled,           ///< stopped before it was done
+  Unimplemented,       ///< a feature that does not exist here
+  Internal,            ///< a bug in Lockstep
 };
 
 LOCKSTEP_EXPORT std::string_view to_string(Code code);  ///< "INVALID_ARGUMENT", ...
