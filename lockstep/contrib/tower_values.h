@@ -123,7 +123,8 @@ class LOCKSTEP_EXPORT TowerDestinations {
   TowerDestinations(const T& value) : value_(Destinations(value)) {}
   // NOLINTEND(google-explicit-constructor)
 
-  /// Copies of a tensor or of sparse rows for these destinations; for another worker's device, one on this worker's first.
+  /// Copies of a tensor or of sparse rows for these destinations; for another worker's device, one on this worker's
+  /// first.
   template <class T>
   Mirrored<T> deliver(Strategy& core, const Devices& of_all_towers, const T& value) const;
 

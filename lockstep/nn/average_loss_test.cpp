@@ -202,7 +202,7 @@ TEST_P(AverageLoss, RowsOfOneWorkerAreNotTakenForThoseOfAll) {
   {
     const OneOfTwo worker;
     const auto message = message_of<FailedPrecondition>([&] { global_rows(parts); });
-    EXPECT_TRUE(contains(message, "rows of this worker")) << message;
+    EXPECT_TRUE(contains(message, "this worker's rows")) << message;
     EXPECT_TRUE(contains(message, "inside run")) << message;
   }
   EXPECT_EQ(global_rows(parts), 4);

@@ -119,8 +119,8 @@ class LOCKSTEP_EXPORT Coordinator {
   /// coordinator.
   void on_failure(std::function<void(const Error&)> callback);
 
-  /// Others that wait for this member get an error at once; no other member is affected. The chief waits for the others to
-  /// leave, because their service ends with it.
+  /// Others that wait for this member get an error at once; no other member is affected. The chief waits for the others
+  /// to leave, because their service ends with it.
   void leave(Deadline deadline);
 
  private:

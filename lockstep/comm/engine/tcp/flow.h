@@ -69,9 +69,8 @@ class Flow {
     std::size_t chunks_sent = 0, chunks = 0;  // chunks of the own shard: finished, sent to this worker
     std::size_t results = 0;                  // chunks of its shard still to come
     std::size_t pieces_awaited = 0;
-    bool reads = false, has_taken = false;  // memory of this worker
-    bool is_read = false, is_told = false;  // memory of the other worker, and
-                                            // whether it knows that it was read
+    bool reads = false, has_taken = false;  // it reads this worker's memory in place, and has finished
+    bool is_read = false, is_told = false;  // its memory is read in place, and it was told that this is finished
 
     bool has_sent_all() const { return results == 0 && pieces_awaited == 0; }
   };
