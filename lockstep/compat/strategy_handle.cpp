@@ -8,6 +8,7 @@
 #include "lockstep/compat/replica_context.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy_words.h"
+#include "lockstep/strategy/variable_rules.h"
 #include "lockstep/values/print.h"
 
 namespace lockstep::compat {
@@ -93,25 +94,28 @@ void replace_scope(std::optional<StrategyHandle> strategy) {
   opened.entry = lockstep::detail::current_context();
 }
 
-/// As TensorFlow 2.2 prints variables made in a strategy's scope.
-std::string text_of_variable(const Variable& variable) {
-  const bool is_on_read = variable.synchronization() == Synchronization::OnRead;
-  std::string text = is_on_read ? "SyncOnReadVariable:{\n" : "MirroredVariable:{\n";
-  for (std::size_t k = 0; k < variable.values().size(); ++k) {
-    const at::Tensor& value = variable.values()[k];
-    text += str(k == 0 ? "" : ",\n", "  ", k, ": <tf.Variable '", variable.component_name(k),
-                ":0' shape=", shape_repr(value.sizes()), " dtype=", dtype_name(value.scalar_type()),
-                ", numpy=", numpy_repr(value.detach()), ">");
+class CompatRules final : public lockstep::detail::VariableRules {
+  /// As TensorFlow 2.2 prints variables made in a strategy's scope.
+  std::string text(const Variable& variable) const override {
+    const bool is_on_read = variable.synchronization() == Synchronization::OnRead;
+    std::string text = is_on_read ? "SyncOnReadVariable:{\n" : "MirroredVariable:{\n";
+    for (std::size_t k = 0; k < variable.values().size(); ++k) {
+      const at::Tensor& value = variable.values()[k];
+      text += str(k == 0 ? "" : ",\n", "  ", k, ": <tf.Variable '", variable.component_name(k),
+                  ":0' shape=", shape_repr(value.sizes()), " dtype=", dtype_name(value.scalar_type()),
+                  ", numpy=", numpy_repr(value.detach()), ">");
+    }
+    return text + "\n}";
   }
-  return text + "\n}";
-}
+};
 
 }  // namespace
 
 StrategyHandle::StrategyHandle(std::shared_ptr<lockstep::Strategy> core, Vocabulary words)
     : owned_(std::move(core)), held_(*owned_) {
   lockstep::detail::set_words(*owned_, words);
-  lockstep::detail::set_variable_text(*owned_, text_of_variable);
+  static const CompatRules& rules = *new CompatRules;  // never destroyed: variables may outlive static objects
+  lockstep::detail::set_variable_rules(*owned_, rules);
 }
 
 Vocabulary v1_words() {

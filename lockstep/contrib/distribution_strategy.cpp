@@ -12,9 +12,9 @@
 #include "lockstep/comm/cluster/cluster_resolver.h"
 #include "lockstep/comm/cluster/cluster_spec.h"
 #include "lockstep/contrib/loss_reduction.h"
+#include "lockstep/contrib/tower_rules.h"
 #include "lockstep/nn/models_made.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/strategy_words.h"
 #include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/values/type_name.h"
@@ -24,7 +24,7 @@ namespace {
 
 /// Contexts refer only to the core.
 DistributionStrategy& owner_of(const Strategy& core) {
-  if (void* const owner = lockstep::detail::one_client(core)) return *static_cast<DistributionStrategy*>(owner);
+  if (DistributionStrategy* const owner = detail::client_of(core)) return *owner;
   throw FailedPrecondition(errors::kWrongContext,
                            {.what = "no strategy of lockstep::contrib is current here",
                             .help = "call this inside call_for_each_tower, or open a scope: auto scope = "
@@ -36,7 +36,7 @@ DistributionStrategy& owner_of(const Strategy& core) {
 DistributionStrategy::~DistributionStrategy() = default;
 
 void DistributionStrategy::set_core(std::unique_ptr<Strategy> core, Devices devices) {
-  lockstep::detail::set_one_client(*core, this);
+  detail::set_client(*core, *this);
   lockstep::detail::set_words(*core, detail::tower_words());
   is_configured_ = core_ != nullptr;
   core_ = std::move(core);
@@ -182,12 +182,10 @@ void DistributionStrategy::require_equal_calls(const std::type_info& function) c
 DistributionStrategy& TowerContext::distribution_strategy() const { return owner_of(replica_->strategy()); }
 
 int detail::count_merge(const Strategy& core, const std::type_info& function) {
-  void* const owner = lockstep::detail::one_client(core);
+  DistributionStrategy* const owner = client_of(core);
   if (owner == nullptr) return 0;
-  auto& strategy = *static_cast<DistributionStrategy*>(owner);
-  strategy.merged_functions_ =
-      fnv1a(std::span<const char>(std::string_view(function.name())), strategy.merged_functions_);
-  return ++strategy.merges_;
+  owner->merged_functions_ = fnv1a(std::span<const char>(std::string_view(function.name())), owner->merged_functions_);
+  return ++owner->merges_;
 }
 
 TowerContext get_tower_context() {

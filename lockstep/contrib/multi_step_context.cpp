@@ -2,9 +2,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/contrib/tower_rules.h"
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/replica_name.h"
 
 namespace lockstep::contrib {
@@ -108,8 +108,7 @@ void MultiStepContext::run_op() {
 }
 
 std::vector<at::Tensor> MultiStepContext::seen_of(const TowerValue& output) const {
-  const bool is_one_client = lockstep::detail::one_client(strategy()) != nullptr;
-  return is_one_client ? output.unwrap(strategy(), devices_) : output.local_values();
+  return detail::client_of(strategy()) != nullptr ? output.unwrap(strategy(), devices_) : output.local_values();
 }
 
 void MultiStepContext::require_outputs(std::size_t loop_values) const {

@@ -16,7 +16,6 @@
 #include "lockstep/nn/tensor_digest.h"
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 

@@ -22,7 +22,6 @@
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 

@@ -7,8 +7,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/ordered_sum.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/leaf_tensors.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -136,21 +136,15 @@ std::size_t blocks_of(const DenseLeaf& leaf) {
   return (static_cast<std::size_t>(leaf.input.numel()) + kShardElements - 1) / kShardElements;
 }
 
-/// Adds elements [begin, end) of leaf i over all replicas and writes the sum to `outputs`.
-void sum_range(const Seat& seat, std::size_t i, std::size_t begin, std::size_t end, std::int64_t divisor,
-               bool to_everybody) {
-  const DenseLeaf& mine = contribution_of(seat, seat.replica()).dense[i];
-  const std::size_t offset = begin * size_of(mine.dtype);
-  c10::SmallVector<const void*, 16> inputs;
-  c10::SmallVector<void*, 16> outputs;
+/// The sum of leaf i over this process's replicas, for this one or for all of them.
+ArraySum sum_of(const Seat& seat, std::size_t i, std::int64_t divisor, bool to_everybody) {
+  ArraySum sum{.dtype = contribution_of(seat, seat.replica()).dense[i].dtype, .divisor = divisor};
   for (int k = 0; k < seat.size(); ++k) {
     const DenseLeaf& leaf = contribution_of(seat, k).dense[i];
-    inputs.push_back(static_cast<const char*>(leaf.input.const_data_ptr()) + offset);
-    if (to_everybody || k == seat.replica())
-      outputs.push_back(static_cast<char*>(leaf.output.unsafeGetTensorImpl()->mutable_data()) + offset);
+    sum.inputs.push_back(leaf.input.const_data_ptr());
+    if (to_everybody || k == seat.replica()) sum.outputs.push_back(leaf.output.unsafeGetTensorImpl()->mutable_data());
   }
-  ordered_sum(mine.dtype, inputs.data(), seat.size(), outputs.data(), static_cast<int>(outputs.size()), end - begin,
-              divisor);
+  return sum;
 }
 
 void sum_dense(const Seat& seat, const Contribution& mine) {
@@ -159,7 +153,8 @@ void sum_dense(const Seat& seat, const Contribution& mine) {
   };
   if (total_bytes(mine) <= kSmallBytes) {
     for (std::size_t i = 0; i < mine.dense.size(); ++i) {
-      sum_range(seat, i, 0, static_cast<std::size_t>(mine.dense[i].input.numel()), divisor_for(mine.dense[i]), false);
+      const auto elements = static_cast<std::size_t>(mine.dense[i].input.numel());
+      sum_of(seat, i, divisor_for(mine.dense[i]), /*to_everybody=*/false).add(0, elements);
     }
     return;
   }
@@ -176,105 +171,93 @@ void sum_dense(const Seat& seat, const Contribution& mine) {
     const std::size_t to = std::clamp(shard_end, first_block, first_block + blocks) - first_block;
     if (from < to) {
       const auto elements = static_cast<std::size_t>(mine.dense[i].input.numel());
-      sum_range(seat, i, from * kShardElements, std::min(to * kShardElements, elements), divisor_for(mine.dense[i]),
-                true);
+      sum_of(seat, i, divisor_for(mine.dense[i]), /*to_everybody=*/true)
+          .add(from * kShardElements, std::min(to * kShardElements, elements));
     }
     first_block += blocks;
   }
 }
 
-at::Device device_of(const ReducibleLeaf& leaf) {
-  const auto* const rows = std::get_if<IndexedSlices>(&leaf);
-  const at::Tensor& tensor = rows ? rows->values : std::get<at::Tensor>(leaf);
-  return tensor.defined() ? tensor.device() : at::Device(at::kCPU);
-}
-
-/// Sparse rows, complex numbers and whatever else the engine does not add. Those of other GPUs are brought to the calling
-/// replica's.
-void components_of(const Seat& seat, std::size_t i, std::vector<IndexedSlices>& slices,
-                   std::vector<at::Tensor>& tensors) {
+/// Leaf i of each replica, which the engine does not add: sparse rows, complex numbers and the like. Those of other GPUs are brought
+/// to the calling replica's.
+Leaves components_of(const Seat& seat, std::size_t i) {
   const at::Device here = device_of(*contribution_of(seat, seat.replica()).others[i]);
+  Leaves components;
   for (int k = 0; k < seat.size(); ++k) {
-    const ReducibleLeaf& leaf = *contribution_of(seat, k).others[i];
-    if (const auto* rows = std::get_if<IndexedSlices>(&leaf)) {
-      slices.push_back({gpu::bring_here(rows->values, here), gpu::bring_here(rows->indices, here), rows->dense_shape});
-    } else {
-      tensors.push_back(gpu::bring_here(std::get<at::Tensor>(leaf), here));
-      const at::Tensor &first = tensors[0], &other = tensors.back();
-      if (first.defined() && other.defined() && first.sizes() != other.sizes())
-        throw_mismatch(errors::kShape, "all_reduce", k, describe(first), describe(other));
-    }
-    if (!slices.empty() && !tensors.empty()) {
-      const bool rows_first = std::holds_alternative<IndexedSlices>(*contribution_of(seat, 0).others[i]);
-      const std::string tensor = describe(tensors[0]);
-      throw_mismatch(errors::kDtype, "all_reduce", k, rows_first ? "sparse rows" : tensor,
-                     rows_first ? tensor : "sparse rows");
-    }
+    components.push_back(map_tensors(*contribution_of(seat, k).others[i],
+                                     [&](const at::Tensor& tensor) { return gpu::bring_here(tensor, here); }));
+    const auto* const first = std::get_if<at::Tensor>(&components[0]);
+    const auto* const other = std::get_if<at::Tensor>(&components.back());
+    const auto form_of = [](const at::Tensor* tensor) { return tensor ? describe(*tensor) : "sparse rows"; };
+    if ((first == nullptr) != (other == nullptr))
+      throw_mismatch(errors::kDtype, "all_reduce", k, form_of(first), form_of(other));
+    if (first && first->defined() && other->defined() && first->sizes() != other->sizes())
+      throw_mismatch(errors::kShape, "all_reduce", k, describe(*first), describe(*other));
   }
+  return components;
 }
 
-ReducibleLeaf combine(const Seat& seat, ReduceOp op, std::size_t i) {
-  std::vector<IndexedSlices> slices;
-  std::vector<at::Tensor> tensors;
-  components_of(seat, i, slices, tensors);
-  if (tensors.empty()) return concatenate_slices(op, slices);
-  return ordered_reduce(op, tensors);
-}
-
-/// On the GPU of the replica that gets it.
-at::Tensor copy_for(const at::Tensor& tensor, at::Device taker) {
-  return tensor.device() == taker ? tensor.clone() : gpu::bring_here(tensor, taker);
-}
-
+/// The same on the GPU of the replica that gets it.
 ReducibleLeaf copy_for(const ReducibleLeaf& leaf, at::Device taker) {
-  if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) return copy_for(*tensor, taker);
-  const auto& rows = std::get<IndexedSlices>(leaf);
-  return IndexedSlices{copy_for(rows.values, taker), copy_for(rows.indices, taker), rows.dense_shape};
+  return map_tensors(leaf, [&](const at::Tensor& tensor) {
+    return tensor.device() == taker ? tensor.clone() : gpu::bring_here(tensor, taker);
+  });
 }
 
 /// By the first replica of each worker, for all of its own.
 void reduce_between_workers(const Seat& seat, WorkerGroup& workers, const Contribution& mine,
                             const CommunicationOptions& options) {
-  const Deadline deadline = deadline_of(options);
-  std::vector<Collective> sums(mine.dense.size());
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    sums[i] = {.dtype = mine.dense[i].dtype, .shape = mine.dense[i].input.sizes().vec()};
-    for (int k = 0; k < seat.size(); ++k) {
-      const DenseLeaf& leaf = contribution_of(seat, k).dense[i];
-      sums[i].inputs.push_back(leaf.input.const_data_ptr());
-      sums[i].outputs.push_back(leaf.output.unsafeGetTensorImpl()->mutable_data());
-    }
+  std::vector<Collective> sums;
+  for (std::size_t i = 0; i < mine.dense.size(); ++i) {
+    const ArraySum sum = sum_of(seat, i, /*divisor=*/1, /*to_everybody=*/true);
+    // Not in braces: these would take the iterators for two arrays.
+    std::vector<const void*> inputs(sum.inputs.begin(), sum.inputs.end());
+    std::vector<void*> outputs(sum.outputs.begin(), sum.outputs.end());
+    sums.push_back({.dtype = sum.dtype,
+                    .inputs = std::move(inputs),
+                    .outputs = std::move(outputs),
+                    .shape = mine.dense[i].input.sizes().vec()});
   }
   const std::string name = lockstep::str("all_reduce of ", mine.structure);
   workers::all_reduce(workers, mine.op, std::move(sums), name, options);
   for (std::size_t i = 0; i < mine.others.size(); ++i) {
-    std::vector<IndexedSlices> slices;
-    std::vector<at::Tensor> tensors;
-    components_of(seat, i, slices, tensors);
+    const ReducibleLeaf sum = workers::reduce_leaf(&workers, mine.op, components_of(seat, i), name, options);
     for (int k = 0; k < seat.size(); ++k) {
       const Contribution& theirs = contribution_of(seat, k);
-      if (k > 0) {
-        theirs.combined.push_back(copy_for(mine.combined[i], device_of(*theirs.others[i])));
-      } else if (tensors.empty()) {
-        theirs.combined.emplace_back(concatenate_slices(mine.op, workers::all_gather(workers, slices, name, deadline)));
-      } else {
-        theirs.combined.emplace_back(workers::all_reduce(workers, mine.op, tensors, name, options));
-      }
+      theirs.combined.push_back(k == 0 ? sum : copy_for(sum, device_of(*theirs.others[i])));
     }
   }
 }
 
-void gather_between_workers(const Seat& seat, WorkerGroup& workers, std::size_t i, const std::vector<at::Tensor>& parts,
-                            std::int64_t axis, const Deadline& deadline) {
+/// Leaf i of all replicas, concatenated: for this replica or, where there are other workers, by the first one for all of its
+/// worker's.
+void gather(const Seat& seat, WorkerGroup* workers, std::size_t i, std::int64_t axis, const Deadline& deadline) {
+  const at::Device here = device_of(*contribution_of(seat, seat.replica()).others[i]);
+  std::vector<at::Tensor> parts;
+  for (int k = 0; k < seat.size(); ++k) {
+    const auto* tensor = std::get_if<at::Tensor>(contribution_of(seat, k).others[i]);
+    if (tensor == nullptr) {
+      throw Unimplemented(errors::kNotAvailable,
+                          {.what = "all_gather does not support IndexedSlices",
+                           .where = "all_gather",
+                           .help = "gather values and indices separately, or call to_dense() first"});
+    }
+    parts.push_back(tensor->defined() ? gpu::bring_here(tensor->detach(), here) : *tensor);
+  }
   const auto all =
-      workers::all_gather(workers, parts, lockstep::str("all_gather along ", axis, ", leaf ", i), deadline);
+      workers ? workers::all_gather(*workers, parts, lockstep::str("all_gather along ", axis, ", leaf ", i), deadline)
+              : parts;
   const at::Tensor whole = concatenate(all, axis);
   std::int64_t begin = 0;
-  for (int k = 0; k < workers.rank() * seat.size(); ++k) begin += all[static_cast<std::size_t>(k)].size(axis);
+  for (int k = 0; workers && k < workers->rank() * seat.size(); ++k)
+    begin += all[static_cast<std::size_t>(k)].size(axis);
   for (int k = 0; k < seat.size(); ++k) {
-    const Contribution& theirs = contribution_of(seat, k);
-    theirs.combined.emplace_back(k == 0 ? whole : copy_for(whole, device_of(*theirs.others[i])));
-    theirs.begins.push_back(begin);
+    const bool is_mine = k == seat.replica();
+    if (workers || is_mine) {
+      const Contribution& theirs = contribution_of(seat, k);
+      theirs.combined.push_back(is_mine ? whole : copy_for(whole, device_of(*theirs.others[i])));
+      theirs.begins.push_back(begin);
+    }
     begin += parts[static_cast<std::size_t>(k)].size(axis);
   }
 }
@@ -289,16 +272,21 @@ void meet(Seat& seat, const WorkerGroup* workers, const char* name, const Contri
   }
 }
 
+/// Throws unless all replicas call the same all_reduce, then carries it out.
+void meet_to_reduce(Seat& seat, WorkerGroup* workers, const Contribution& mine, const CommunicationOptions& options) {
+  const auto reduce = [&] {
+    check_agreement(seat, "all_reduce");
+    if (workers) return reduce_between_workers(seat, *workers, mine, options);
+    sum_dense(seat, mine);
+    for (std::size_t i = 0; i < mine.others.size(); ++i)
+      mine.combined.push_back(workers::reduce_leaf(nullptr, mine.op, components_of(seat, i), "all_reduce", options));
+  };
+  meet(seat, workers, "all_reduce", mine, reduce, deadline_of(options));
+}
+
 /// What the first replica has made for this one on a GPU is in memory of its stream, and used on this one's.
 void keep_for_this_replica(const Leaves& leaves) {
-  for (const ReducibleLeaf& leaf : leaves) {
-    if (const auto* rows = std::get_if<IndexedSlices>(&leaf)) {
-      gpu::keep_for_this_stream(rows->values);
-      gpu::keep_for_this_stream(rows->indices);
-    } else {
-      gpu::keep_for_this_stream(std::get<at::Tensor>(leaf));
-    }
-  }
+  for (const ReducibleLeaf& leaf : leaves) for_each_tensor(leaf, gpu::keep_for_this_stream);
 }
 
 DenseLeaf dense_leaf(const at::Tensor& value, Dtype dtype) {
@@ -328,13 +316,7 @@ at::Tensor all_reduce(Seat& seat, WorkerGroup* workers, ReduceOp op, const at::T
   require_op(op, "all_reduce");
   Contribution mine{.op = op, .structure = structure};
   mine.add(dense_leaf(value, *dtype));
-  meet(
-      seat, workers, "all_reduce", mine,
-      [&] {
-        check_agreement(seat, "all_reduce");
-        workers ? reduce_between_workers(seat, *workers, mine, options) : sum_dense(seat, mine);
-      },
-      deadline_of(options));
+  meet_to_reduce(seat, workers, mine, options);
   return finished(seat, workers, op, mine.dense[0]);
 }
 
@@ -352,15 +334,7 @@ Leaves all_reduce(Seat& seat, WorkerGroup* workers, ReduceOp op, const Leaves& l
       mine.add(leaf);
     }
   }
-  meet(
-      seat, workers, "all_reduce", mine,
-      [&] {
-        check_agreement(seat, "all_reduce");
-        if (workers) return reduce_between_workers(seat, *workers, mine, options);
-        sum_dense(seat, mine);
-        for (std::size_t i = 0; i < mine.others.size(); ++i) mine.combined.push_back(combine(seat, op, i));
-      },
-      deadline_of(options));
+  meet_to_reduce(seat, workers, mine, options);
   if (workers) keep_for_this_replica(mine.combined);
 
   Leaves results;
@@ -380,33 +354,11 @@ Leaves all_gather(Seat& seat, WorkerGroup* workers, const Leaves& leaves, std::i
                   const std::string& structure, std::vector<std::int64_t>& begins, const Deadline& deadline) {
   Contribution mine{.axis = axis, .structure = structure};
   for (const auto& leaf : leaves) mine.add(leaf);
-  meet(
-      seat, workers, "all_gather", mine,
-      [&] {
-        check_agreement(seat, "all_gather");
-        for (std::size_t i = 0; i < mine.others.size(); ++i) {
-          std::vector<at::Tensor> parts;
-          for (int k = 0; k < seat.size(); ++k) {
-            const auto* tensor = std::get_if<at::Tensor>(contribution_of(seat, k).others[i]);
-            if (tensor == nullptr) {
-              throw Unimplemented(errors::kNotAvailable,
-                                  {.what = "all_gather does not support IndexedSlices",
-                                   .where = "all_gather",
-                                   .help = "gather values and indices separately, or call to_dense() first"});
-            }
-            const at::Device here = device_of(*mine.others[i]);
-            parts.push_back(tensor->defined() ? gpu::bring_here(tensor->detach(), here) : *tensor);
-          }
-          if (workers) {
-            gather_between_workers(seat, *workers, i, parts, axis, deadline);
-            continue;
-          }
-          mine.combined.emplace_back(concatenate(parts, axis));
-          mine.begins.push_back(0);
-          for (int k = 0; k < seat.replica(); ++k) mine.begins.back() += parts[static_cast<std::size_t>(k)].size(axis);
-        }
-      },
-      deadline);
+  const auto gather_all = [&] {
+    check_agreement(seat, "all_gather");
+    for (std::size_t i = 0; i < mine.others.size(); ++i) gather(seat, workers, i, axis, deadline);
+  };
+  meet(seat, workers, "all_gather", mine, gather_all, deadline);
   if (workers) keep_for_this_replica(mine.combined);
   begins = std::move(mine.begins);
   return std::move(mine.combined);

@@ -32,7 +32,7 @@ struct RecordedCollective : torch::CustomClassHolder {
   std::int64_t axis = 0;
   CommunicationOptions options;
   LeafCollective forward;
-  std::vector<std::int64_t> begins;  ///< all_gather: where this replica's part begins, per leaf
+  std::vector<std::int64_t> begins;  ///< all_gather: where this replica's part begins, per leaf; otherwise empty
   std::vector<std::int64_t> lengths;
 };
 
@@ -44,7 +44,10 @@ variable_list as_tensors(std::vector<ReducibleLeaf> leaves) {
 
 std::vector<ReducibleLeaf> as_leaves(const variable_list& tensors) { return {tensors.begin(), tensors.end()}; }
 
-struct AllReduce : torch::autograd::Function<AllReduce> {
+/// A collective as autograd sees it. Backward, the gradients of all replicas are reduced in the same way; of those of a gathered
+/// value a replica's is its own part.
+template <class Self>
+struct Differentiable : torch::autograd::Function<Self> {
   static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<RecordedCollective>& collective,
                                at::TensorList values) {
     context->saved_data["collective"] = c10::IValue::make_capsule(collective);
@@ -56,28 +59,17 @@ struct AllReduce : torch::autograd::Function<AllReduce> {
     variable_list result{at::Tensor()};
     const variable_list reduced =
         collective->current_replica().all_reduce(collective->op, gradients, collective->options);
-    result.insert(result.end(), reduced.begin(), reduced.end());
-    return result;
-  }
-};
-
-struct AllGather : torch::autograd::Function<AllGather> {
-  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<RecordedCollective>& collective,
-                               at::TensorList values) {
-    context->saved_data["collective"] = c10::IValue::make_capsule(collective);
-    return as_tensors(collective->forward(as_leaves(values.vec())));
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    auto collective =
-        c10::static_intrusive_pointer_cast<RecordedCollective>(context->saved_data["collective"].toCapsule());
-    variable_list result{at::Tensor()};
-    const variable_list sums = collective->current_replica().all_reduce(ReduceOp::Sum, gradients, collective->options);
-    for (std::size_t i = 0; i < sums.size(); ++i) {
-      result.push_back(sums[i].narrow(collective->axis, collective->begins[i], collective->lengths[i]));
+    for (std::size_t i = 0; i < reduced.size(); ++i) {
+      const bool is_whole = collective->begins.empty();
+      result.push_back(is_whole ? reduced[i]
+                                : reduced[i].narrow(collective->axis, collective->begins[i], collective->lengths[i]));
     }
     return result;
   }
 };
+
+struct AllReduce : Differentiable<AllReduce> {};
+struct AllGather : Differentiable<AllGather> {};
 
 /// Splits off what has no gradient (sparse rows), applies `Function` to the tensors and puts the leaves together again.
 template <class Function>

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "lockstep/strategy/owners_call.h"
 #include "tests/support/misuse.h"
 #include "tests/support/replicas.h"
 
@@ -107,6 +108,10 @@ const Misuse kVariables[] = {
      {"a variable without aggregation", ".strict = false"}},
     {"StrictAssignOfAPerReplica", [](World& w) { w.guarded.assign(pair(at::ones({2}), at::zeros({2}))); }, kArgument, errors::kVariableAssign,
      {"the value must be Mirrored", ".strict = false"}},
+    {"AssignWhereOneWorkerCalls", [](World& w) { const detail::OwnersCall part("map"); w.sum.assign(at::ones({2})); }, kPrecondition,
+     errors::kWrongContext, {"a variable was written inside the function given to map"}},
+    {"RowsWhereOneWorkerCalls", [](World& w) { const detail::OwnersCall part("map"); w.table.scatter_add(rows({0}, at::ones({1, 2}))); }, kPrecondition,
+     errors::kWrongContext, {"a variable was written inside the function given to map"}},
     {"StrictUpdateWithAPerReplica",
      [](World& w) { w.strict.extended().update(w.guarded, [](at::Tensor v, const at::Tensor& d) { v.add_(d); }, pair(at::ones({2}), at::zeros({2}))); },
      kArgument, errors::kVariableAssign, {"the value must be Mirrored", ".strict = false"}},

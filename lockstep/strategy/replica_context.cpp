@@ -12,10 +12,12 @@
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/differentiable.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/leaf_tensors.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
+#include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep {
 namespace {
@@ -41,36 +43,14 @@ void require_same_op(const PerReplica<ReduceOp>& ops) {
   }
 }
 
-/// A collective of one replica, without threads to meet.
-std::vector<ReducibleLeaf> reduce_alone(ReduceOp op, const std::vector<ReducibleLeaf>& leaves) {
-  std::vector<ReducibleLeaf> results;
-  for (const auto& leaf : leaves) {
-    if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) {
-      results.emplace_back(ordered_reduce(op, {tensor->detach()}));
-    } else {
-      results.emplace_back(concatenate_slices(op, {std::get<IndexedSlices>(leaf)}));
-    }
-  }
-  return results;
-}
-
-at::Device device_of(const ReducibleLeaf& leaf) {
-  const auto* const rows = std::get_if<IndexedSlices>(&leaf);
-  return (rows ? rows->values : std::get<at::Tensor>(leaf)).device();
-}
-
-ReducibleLeaf moved_to(const ReducibleLeaf& leaf, at::Device device) {
-  const auto moved = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(device) : tensor; };
-  if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) return moved(*tensor);
-  const auto& rows = std::get<IndexedSlices>(leaf);
-  return IndexedSlices{moved(rows.values), moved(rows.indices), rows.dense_shape};
-}
-
 /// Replicas on CPUs and GPUs meet with values in host memory, where the CPUs' are. Each gets its results where it gave its values.
 std::vector<ReducibleLeaf> through_host(
     const std::vector<ReducibleLeaf>& values,
     FunctionRef<std::vector<ReducibleLeaf>(const std::vector<ReducibleLeaf>&)> collective) {
   const at::NoGradGuard no_grad;
+  const auto moved_to = [](const ReducibleLeaf& leaf, at::Device device) {
+    return map_tensors(leaf, [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(device) : tensor; });
+  };
   std::vector<ReducibleLeaf> on_host;
   for (const ReducibleLeaf& value : values) on_host.push_back(moved_to(value, at::kCPU));
   std::vector<ReducibleLeaf> results = collective(on_host);
@@ -85,11 +65,8 @@ void require_on_own_gpu(const char* operation, const ReplicaContext& replica, co
 
 void require_on_own_gpu(const char* operation, const ReplicaContext& replica,
                         const std::vector<ReducibleLeaf>& leaves) {
-  for (const auto& leaf : leaves) {
-    const auto* const rows = std::get_if<IndexedSlices>(&leaf);
-    require_on_own_gpu(operation, replica, rows ? rows->values : std::get<at::Tensor>(leaf));
-    if (rows) require_on_own_gpu(operation, replica, rows->indices);
-  }
+  for (const auto& leaf : leaves)
+    for_each_tensor(leaf, [&](const at::Tensor& tensor) { require_on_own_gpu(operation, replica, tensor); });
 }
 
 }  // namespace
@@ -201,7 +178,12 @@ ReplicaContext::Leaves ReplicaContext::all_reduce_leaves(ReduceOp op, Leaves lea
   require_on_own_gpu("all_reduce", *this, leaves);
   const CommunicationOptions options = detail::StrategyAccess::options_of_call(*strategy_, given);
   const auto reduce = [this, op, structure = std::move(structure), options](const Leaves& values) -> Leaves {
-    if (seat_ == nullptr) return reduce_alone(op, values);
+    if (seat_ == nullptr) {
+      Leaves results;
+      for (const auto& value : values)
+        results.push_back(workers::reduce_leaf(nullptr, op, {value}, "all_reduce", options));
+      return results;
+    }
     const auto meet = [&](const Leaves& brought) {
       return local::all_reduce(*seat_, detail::StrategyAccess::workers(*strategy_), op, brought, structure, options);
     };

@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <iterator>
 #include <mutex>
+#include <span>
 #include <string>
 
+#include "lockstep/base/fnv.h"
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/kernels/dispatch.h"
 
@@ -110,23 +112,6 @@ void drop_out_by_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys
 
 constexpr std::string_view kRecurrent[] = {"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"};
 
-/// Operators that draw on a GPU and cannot be given a generator, such as dropout and attention.
-void register_kernels_for_gpus() {
-  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    if (name.name.rfind("aten::", 0) != 0) continue;
-    const auto op = c10::Dispatcher::singleton().findSchema(name);
-    if (!op || !op->hasTag(at::Tag::nondeterministic_seeded)) continue;
-    const auto& arguments = op->schema().arguments();
-    if (std::any_of(arguments.begin(), arguments.end(), is_optional_generator)) continue;
-    const std::string overload = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-    if (std::ranges::find(kRecurrent, name.name) != std::end(kRecurrent))
-      kernels::put_before_libtorch<&keep_numbers_of_replica>(overload.c_str());
-    else if (name.name != "aten::_cudnn_rnn")
-      kernels::put_before_libtorch<&draw_from_replica>(overload.c_str());
-  }
-  kernels::put_before_libtorch<&drop_out_by_replica>("_cudnn_rnn");
-}
-
 /// Which operators there are is read from the loaded LibTorch, not from a list of ours.
 void register_kernels() {
   // Never unregistered: a thread may still be inside an operator when the process ends.
@@ -137,14 +122,18 @@ void register_kernels() {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = c10::Dispatcher::singleton().findSchema(name);
     if (!op) continue;
-    for (const auto& argument : op->schema().arguments()) {
-      if (!is_optional_generator(argument)) continue;
-      const std::string overload = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    const std::string overload = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    if (std::ranges::any_of(op->schema().arguments(), is_optional_generator)) {
       kernels::put_before_libtorch<&fill_in_generator>(overload.c_str());
-      break;
+    } else if (gpu::is_built() && op->hasTag(at::Tag::nondeterministic_seeded)) {
+      // These draw on a GPU and cannot be given a generator, such as dropout and attention.
+      if (std::ranges::find(kRecurrent, name.name) != std::end(kRecurrent))
+        kernels::put_before_libtorch<&keep_numbers_of_replica>(overload.c_str());
+      else if (name.name != "aten::_cudnn_rnn")
+        kernels::put_before_libtorch<&draw_from_replica>(overload.c_str());
     }
   }
-  if (gpu::is_built()) register_kernels_for_gpus();
+  if (gpu::is_built()) kernels::put_before_libtorch<&drop_out_by_replica>("_cudnn_rnn");
 }
 
 // LibTorch hands out a generator's engine only as a copy of 2.5 KB, and every run looks at it twice. An explicit
@@ -269,9 +258,7 @@ std::uint64_t replica_seed(std::uint64_t job_seed, int replica_id) {
 }
 
 std::uint64_t derived_seed(std::uint64_t job_seed, std::string_view purpose, int k) {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const char c : purpose) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return mix(mix(job_seed ^ hash) ^ static_cast<std::uint64_t>(k));
+  return mix(mix(job_seed ^ fnv1a(std::span<const char>(purpose))) ^ static_cast<std::uint64_t>(k));
 }
 
 std::uint64_t shared_generator_seed() { return at::detail::getDefaultCPUGenerator().current_seed(); }

@@ -57,7 +57,7 @@ struct ComponentsOfVariables {
 /// The variable that all replicas have returned or brought to a merge point; throws if they differ.
 LOCKSTEP_EXPORT const Variable& one_variable(const Variable* first, std::size_t count, const char* operation);
 
-/// Whether the program stands for several workers; see strategy/one_client.h.
+/// Whether the program stands for several workers; see strategy/variable_rules.h.
 LOCKSTEP_EXPORT bool is_client_of_several_workers(const Strategy& strategy);
 
 }  // namespace detail

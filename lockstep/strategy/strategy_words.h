@@ -1,14 +1,11 @@
 #pragma once
 
-#include <string>
-
 #include "lockstep/base/export.h"
 #include "lockstep/base/vocabulary.h"
 
 namespace lockstep {
 class Strategy;
-class Variable;
-}  // namespace lockstep
+}
 
 // A thread speaks the words of the strategy that is current there. Where none is, as when a variable is written outside of all
 // scopes, it speaks those of the strategies that exist (or of the last one that did), if they all speak alike, and otherwise the main API's.
@@ -16,10 +13,6 @@ namespace lockstep::detail {
 
 /// The names of the API through which the program uses `strategy`.
 LOCKSTEP_EXPORT void set_words(Strategy& strategy, Vocabulary words);
-
-/// How variables of `strategy` print there.
-using VariableText = std::string (*)(const Variable& variable);
-LOCKSTEP_EXPORT void set_variable_text(Strategy& strategy, VariableText text);
 
 /// While it lives, this thread speaks as the API of `strategy` does: for calls of it outside of its scope.
 class LOCKSTEP_EXPORT WordsOf : public VocabularyScope {

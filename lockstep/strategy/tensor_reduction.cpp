@@ -58,27 +58,32 @@ at::Tensor tree_of_additions(const std::vector<at::Tensor>& components) {
 }
 
 at::Tensor engine_sum(Dtype dtype, const std::vector<at::Tensor>& components, std::int64_t divisor) {
+  ArraySum sum{.dtype = dtype, .divisor = divisor};
   std::vector<at::Tensor> contiguous;
-  std::vector<const char*> inputs;
   for (const auto& component : components) {
     contiguous.push_back(component.contiguous().resolve_neg());
-    inputs.push_back(static_cast<const char*>(contiguous.back().const_data_ptr()));
+    sum.inputs.push_back(contiguous.back().const_data_ptr());
   }
   at::Tensor out = at::empty(components[0].sizes(),
                              components[0].options().memory_format(at::MemoryFormat::Contiguous).requires_grad(false));
-  auto* target = static_cast<char*>(out.data_ptr());
-  const int count = static_cast<int>(inputs.size());
-  const auto width = static_cast<std::int64_t>(size_of(dtype));
+  sum.outputs.push_back(out.data_ptr());
   for_ranges(out.view({-1}), 64 * 1024, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<const void*> from(inputs.size());
-    for (std::size_t i = 0; i < inputs.size(); ++i) from[i] = inputs[i] + begin * width;
-    void* to = target + begin * width;
-    ordered_sum(dtype, from.data(), count, &to, 1, static_cast<std::size_t>(end - begin), divisor);
+    sum.add(static_cast<std::size_t>(begin), static_cast<std::size_t>(end));
   });
   return out;
 }
 
 }  // namespace
+
+void ArraySum::add(std::size_t begin, std::size_t end) const {
+  const std::size_t offset = begin * size_of(dtype);
+  decltype(inputs) from;
+  decltype(outputs) to;
+  for (const void* const input : inputs) from.push_back(static_cast<const char*>(input) + offset);
+  for (void* const output : outputs) to.push_back(static_cast<char*>(output) + offset);
+  ordered_sum(dtype, from.data(), static_cast<int>(from.size()), to.data(), static_cast<int>(to.size()), end - begin,
+              divisor);
+}
 
 std::optional<Dtype> engine_dtype(at::ScalarType type) {
   switch (type) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <optional>
 #include <vector>
@@ -15,6 +16,17 @@ namespace lockstep {
 
 /// The engines' name for an element type; none for those they do not add (bool, complex).
 std::optional<Dtype> engine_dtype(at::ScalarType type);
+
+/// A sum of arrays of one length, of which any range can be added by itself: by a thread of its own, or all of it between workers.
+struct ArraySum {
+  Dtype dtype;
+  c10::SmallVector<const void*, 16> inputs = {};  ///< of each replica
+  c10::SmallVector<void*, 16> outputs = {};       ///< each gets the sum
+  std::int64_t divisor = 1;
+
+  /// Elements [begin, end), in the one order of summation.
+  void add(std::size_t begin, std::size_t end) const;
+};
 
 /// The type of a MEAN: floating types stay; int32 and int64 become float64, smaller integers float32.
 at::ScalarType mean_type(at::ScalarType type);

@@ -9,12 +9,12 @@
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/strategy_words.h"
 #include "lockstep/strategy/variable_impl.h"
+#include "lockstep/strategy/variable_rules.h"
 
-// Reading: which components are meant. variable_assign.cpp writes them.
+// Reading: which components are meant. variable_write.cpp writes them.
 namespace lockstep {
 
 using detail::VariableContext;
@@ -53,36 +53,32 @@ namespace {
                          .help = "create it with Aggregation::Sum, Mean or OnlyFirstReplica, or read values()"});
 }
 
-at::Tensor read_across(const Variable& handle) {
-  const auto& variable = handle.impl();
-  if (!variable->is_sync_on_read() || !variable->is_distributed()) return variable->values()[0];
-  switch (variable->options().aggregation) {
-    case Aggregation::OnlyFirstReplica:
-      if (detail::is_client_of_several_workers(variable->strategy()))
-        return variable->strategy().broadcast(variable->values()[0]);
-      if (variable->strategy().strict() && variable->strategy().num_workers() > 1) {
-        throw InvalidArgument(
-            errors::kVariableMode,
-            {.what =
-                 "every worker would read its own first replica: an OnRead variable with OnlyFirstReplica may differ "
+at::Tensor read_first(const Variable::Impl& variable) {
+  Strategy& strategy = variable.strategy();
+  if (strategy.strict() && strategy.num_workers() > 1 && !detail::is_client_of_several_workers(strategy)) {
+    throw InvalidArgument(
+        errors::kVariableMode,
+        {.what = "every worker would read its own first replica: an OnRead variable with OnlyFirstReplica may differ "
                  "between workers",
-             .where = lockstep::str("variable '", variable->options().name, "'"),
-             .help =
-                 "create it with Aggregation::Mean or Sum, call strategy.broadcast(variable.read()) without .strict, or "
-                 "read values()"});
-      }
-      return variable->values()[0];
-    case Aggregation::None:
-      if (detail::one_client(variable->strategy()) != nullptr) break;
-      throw_no_reduction(*variable, "reading an OnRead variable outside of replicas");
-    case Aggregation::Sum:
-    case Aggregation::Mean: break;
+         .where = lockstep::str("variable '", variable.options().name, "'"),
+         .help =
+             "create it with Aggregation::Mean or Sum, call strategy.broadcast(variable.read()) without .strict, or "
+             "read values()"});
   }
-  Strategy& strategy = variable->strategy();
-  const std::string read = lockstep::str("read of variable '", variable->options().name, "'");
+  return detail::value_of_first(strategy, variable.values()[0]);
+}
+
+at::Tensor read_across(const Variable::Impl& variable) {
+  if (!variable.is_sync_on_read() || !variable.is_distributed()) return variable.values()[0];
+  const Aggregation aggregation = variable.options().aggregation;
+  if (aggregation == Aggregation::OnlyFirstReplica) return read_first(variable);
+  Strategy& strategy = variable.strategy();
+  if (aggregation == Aggregation::None && !detail::variable_rules(strategy).sums_without_aggregation())
+    throw_no_reduction(variable, "reading an OnRead variable outside of replicas");
+  const std::string read = lockstep::str("read of variable '", variable.options().name, "'");
   const detail::CallPlace place(read);
-  return strategy.cross_device_ops().reduce(detail::reduce_op_of(variable->options().aggregation),
-                                            PerReplica<at::Tensor>(variable->values()), {strategy.devices()[0]},
+  return strategy.cross_device_ops().reduce(detail::reduce_op_of(aggregation),
+                                            PerReplica<at::Tensor>(variable.values()), {strategy.devices()[0]},
                                             strategy.communication())[0];
 }
 
@@ -113,16 +109,11 @@ at::Tensor synchronised_in_replica(const Variable::Impl& variable) {
 
 }  // namespace
 
-at::Tensor detail::read_back_of(const Variable& variable, VariableContext context) {
-  if (context == VariableContext::CrossReplica) return variable.read();
-  return variable.values()[calling_component(*variable.impl())];
-}
-
 at::Tensor Variable::read() const {
   if (!is_distributed()) return values()[0];
   const detail::WordsOf words(impl_->strategy());
   const auto context = detail::variable_context(impl_->strategy(), "read");
-  if (context == VariableContext::CrossReplica) return read_across(*this);
+  if (context == VariableContext::CrossReplica) return read_across(*impl_);
   if (context == VariableContext::Replica && impl_->is_sync_on_read() && detail::sync_on_read_scopes() > 0) {
     throw Unimplemented(
         errors::kNotAvailable,
@@ -158,7 +149,7 @@ at::Device Variable::device() const { return values()[detail::calling_component(
 
 at::Tensor Variable::state() const {
   if (is_distributed()) detail::require_cross_replica(impl_->strategy(), "state");
-  return read_across(*this).detach().clone();
+  return read_across(*impl_).detach().clone();
 }
 
 SyncOnReadScope::SyncOnReadScope() { ++detail::open_scopes; }

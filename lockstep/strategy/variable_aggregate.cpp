@@ -13,7 +13,6 @@
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
-#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -85,13 +84,6 @@ bool detail::is_one_value_everywhere(Strategy& strategy, const std::vector<std::
   return is_one;
 }
 
-detail::WritePlace::WritePlace(const Variable::Impl& variable, const char* operation, const VariablePlace* part) {
-  if (variable.strategy().num_workers() == 1) return;
-  text_ = lockstep::str(operation, " of variable ", variable.number(), " '", variable.options().name, "'");
-  if (part != nullptr) text_ += text_of(*part);
-  place_.emplace(text_);
-}
-
 bool detail::is_distributed_value(const VariableValue& value) {
   return value.kind() == VariableValue::Kind::PerReplica || value.kind() == VariableValue::Kind::Mirrored;
 }
@@ -100,16 +92,15 @@ ReduceOp detail::reduce_op_of(Aggregation aggregation) {
   return aggregation == Aggregation::Mean ? ReduceOp::Mean : ReduceOp::Sum;
 }
 
-Mirrored<at::Tensor> detail::aggregated(Strategy& strategy, const Variable::Impl& variable, const Write& write,
-                                        const PerReplica<VariableValue>& values) {
+VariableValue detail::aggregated(Strategy& strategy, const Variable::Impl& variable, const Write& write,
+                                 const PerReplica<VariableValue>& values) {
   const Aggregation aggregation = variable.options().aggregation;
   const std::size_t count = variable.values().size();
   const Devices& devices = strategy.devices();
   if (aggregation == Aggregation::OnlyFirstReplica) {
-    at::Tensor value = value_for(variable, write, values[0], 0);
+    const at::Tensor value = value_for(variable, write, values[0], 0);
     require_fitting(variable, target_of(variable, write), value);
-    if (detail::is_client_of_several_workers(strategy)) value = strategy.broadcast(value);
-    return strategy.cross_device_ops().broadcast(value, devices);
+    return strategy.cross_device_ops().broadcast(value_of_first(strategy, value), devices);
   }
   const bool sum = aggregation == Aggregation::Sum;
   if (values[0].kind() == Kind::Tensor) require_defined(variable, values[0].tensor());
@@ -131,10 +122,7 @@ Mirrored<at::Tensor> detail::aggregated(Strategy& strategy, const Variable::Impl
          .where = lockstep::str("variable '", variable.options().name, "'"),
          .help = "assign a tensor of its own on each replica, or use Aggregation::Mean or OnlyFirstReplica"});
   }
-  if (mirrored || (one_object && strategy.num_workers() == 1)) {
-    return Mirrored<at::Tensor>::generate(count,
-                                          [&](std::size_t k) { return value_for(variable, write, values[0], k); });
-  }
+  if (mirrored || (one_object && strategy.num_workers() == 1)) return values[0];
   // A whole PerReplica that the replicas captured is one value, not one of each.
   const bool captured = values[0].kind() == Kind::PerReplica;
   const auto each = [&](std::size_t k) {
@@ -148,7 +136,7 @@ Mirrored<at::Tensor> detail::aggregated(Strategy& strategy, const Variable::Impl
   const at::NoGradGuard no_grad;
   const bool on_workers = strategy.num_workers() > 1;
   if (!sum && on_workers && is_one_value_everywhere(strategy, {{components.begin(), components.end()}}))
-    return Mirrored<at::Tensor>::generate(count, [&](std::size_t k) { return components[k]; });
+    return components;
   auto reduced =
       strategy.cross_device_ops().reduce(reduce_op_of(aggregation), components, devices, strategy.communication());
   if (sum || on_workers || !several) return reduced;

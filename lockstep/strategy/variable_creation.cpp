@@ -27,6 +27,12 @@ std::string component_name_of(const std::string& name, std::size_t k) {
   return k == 0 ? name : lockstep::str(name, "/replica_", k);
 }
 
+/// A number may have been cast to the type.
+template <class Enum>
+bool is_enumerator(Enum value) {
+  return to_string(value) != "invalid";
+}
+
 VariableOptions checked(VariableOptions options, const at::Tensor& initial_value) {
   const auto fail = [&](std::string what, std::string help) {
     throw InvalidArgument(
@@ -36,26 +42,17 @@ VariableOptions checked(VariableOptions options, const at::Tensor& initial_value
   if (options.name.empty()) options.name = kDefaultName;
   if (!initial_value.defined())
     fail("the initial value of a variable must be a defined tensor", "pass a tensor, for instance torch::zeros({})");
-  switch (options.synchronization) {
-    case Synchronization::Auto: options.synchronization = Synchronization::OnWrite; break;
-    case Synchronization::None:
-      fail("Synchronization::None is not supported", "use Synchronization::Auto, OnWrite or OnRead");
-      break;
-    case Synchronization::OnWrite:
-    case Synchronization::OnRead: break;
-    default:
-      fail(lockstep::str("synchronization must be one of its enumerators, got ",
-                         static_cast<int>(options.synchronization)),
-           "use Synchronization::Auto, OnWrite or OnRead");
+  if (options.synchronization == Synchronization::Auto) options.synchronization = Synchronization::OnWrite;
+  if (options.synchronization == Synchronization::None)
+    fail("Synchronization::None is not supported", "use Synchronization::Auto, OnWrite or OnRead");
+  if (!is_enumerator(options.synchronization)) {
+    fail(lockstep::str("synchronization must be one of its enumerators, got ",
+                       static_cast<int>(options.synchronization)),
+         "use Synchronization::Auto, OnWrite or OnRead");
   }
-  switch (options.aggregation) {
-    case Aggregation::None:
-    case Aggregation::Sum:
-    case Aggregation::Mean:
-    case Aggregation::OnlyFirstReplica: break;
-    default:
-      fail(lockstep::str("aggregation must be one of its enumerators, got ", static_cast<int>(options.aggregation)),
-           "use Aggregation::None, Sum, Mean or OnlyFirstReplica");
+  if (!is_enumerator(options.aggregation)) {
+    fail(lockstep::str("aggregation must be one of its enumerators, got ", static_cast<int>(options.aggregation)),
+         "use Aggregation::None, Sum, Mean or OnlyFirstReplica");
   }
   if (!options.dtype) options.dtype = initial_value.scalar_type();
   if (options.aggregation == Aggregation::Mean && !at::isFloatingType(*options.dtype) &&

@@ -1,19 +1,19 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/function_ref.h"
 #include "lockstep/comm/reduce_op.h"
-#include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/devices.h"
+#include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable.h"
 
 namespace lockstep {
 
-/// The state behind Variable handles. What a call means is decided in variable.cpp (reads), variable_assign.cpp,
-/// variable_scatter.cpp (rows) and variable_creation.cpp.
+/// The state behind Variable handles. What a call means is decided in variable.cpp (reads), variable_write.cpp and
+/// variable_creation.cpp.
 class Variable::Impl {
  public:
   /// A variable with one component per device. `strategy` null: a plain variable without a strategy.
@@ -52,43 +52,56 @@ namespace detail {
 /// Where a variable is used, as far as its rules tell contexts apart.
 enum class VariableContext { Replica, CrossReplica, Update };
 
-enum class Assign { Set, Add, Sub };
+/// How a value changes what it is written to.
+enum class Change { Set, Add, Sub, Mul, Div, Min, Max };
 
-/// How values are written, and where: null: to the whole.
+/// A write is a function of a component and a value. Where it is allowed and which components get what is decided in one place
+/// for all writes: variable_write.cpp.
 struct Write {
-  Assign kind;
-  std::shared_ptr<const VariablePlace> place = nullptr;
-
-  const char* name() const;  ///< "assign_add"
+  Change change;
+  const char* name;                                      ///< "assign_add"
+  std::shared_ptr<const VariablePlace> place = nullptr;  ///< null: the whole component, or rows of it
 };
 
-/// While it lives, collectives of this thread are those of a write to a variable: workers compare which.
-class WritePlace {
- public:
-  WritePlace(const Variable::Impl& variable, const char* operation, const VariablePlace* part = nullptr);
+/// Writes in the context that this thread is in, to one component or all of them, as the variable's rules say. Returns what
+/// `read_back` asks for.
+at::Tensor write(const Variable& variable, const Write& write, const VariableValue& value, ReadBack read_back);
+at::Tensor write(const Variable& variable, const Write& write, const IndexedSlices& rows, ReadBack read_back);
 
- private:
-  std::string text_;
-  std::optional<CallPlace> place_;  ///< of several workers
-};
+/// Changes `target` by a value of its shape.
+void change(Change how, at::Tensor& target, const at::Tensor& value);
 
-/// Writes in the context that this thread is in, to one component or all of them, as the variable's rules say. Returns
-/// which context that was.
-VariableContext write_here(const std::shared_ptr<Variable::Impl>& variable, const Write& write,
-                           const VariableValue& value);
-/// What a write returns.
-at::Tensor read_back_of(const Variable& variable, VariableContext context);
+// What differs between tensors (variable_values.cpp, variable_aggregate.cpp) and rows (variable_rows.cpp).
+
+/// What component k is given of a value: of a PerReplica its component k, of a Mirrored the one on the same device. It has been
+/// checked, and lies apart from the variable's own memory.
+at::Tensor given_to(const Variable::Impl& variable, const Write& write, const VariableValue& value, std::size_t k);
+IndexedSlices given_to(const Variable::Impl& variable, const Write& write, const IndexedSlices& rows, std::size_t k);
+std::vector<at::Tensor> given_to_all(const Variable::Impl& variable, const Write& write, const VariableValue& value);
+std::vector<IndexedSlices> given_to_all(const Variable::Impl& variable, const Write& write, const IndexedSlices& rows);
+
+void apply(const Write& write, at::Tensor& component, const at::Tensor& given);
+void apply(const Write& write, at::Tensor& component, const IndexedSlices& given);
+
+/// What the components get when replicas write `values` to a mirrored variable, at the merge point.
+VariableValue aggregated(Strategy& strategy, const Variable::Impl& variable, const Write& write,
+                         const PerReplica<VariableValue>& values);
+IndexedSlices aggregated(Strategy& strategy, const Variable::Impl& variable, const Write& write,
+                         const PerReplica<IndexedSlices>& values);
+
+/// Throws unless rows can be written to the variable in this way, in whichever context.
+void require_rows_writable(const Variable::Impl& variable, const Write& write);
 
 /// The part of a tensor that `place` says: a view where that is possible. Throws InvalidArgument for what is not there.
 at::Tensor part_of(const at::Tensor& whole, const VariablePlace* place);
-/// Changes that part to, or by, `value`, which has its shape.
-void write_part(Assign kind, at::Tensor& whole, const VariablePlace* place, const at::Tensor& value);
+/// Calls `change(part)` with that part, and puts it back.
+void change_part(at::Tensor& whole, const VariablePlace& place, FunctionRef<void(at::Tensor&)> change);
 bool is_same_place(const VariablePlace* a, const VariablePlace* b);
 std::string text_of(const VariablePlace& place);  ///< its indices
 
 /// The shape, dtype and device that a value must have for component k.
 at::Tensor target_of(const Variable::Impl& variable, const Write& write, std::size_t k = 0);
-/// The tensor that component k gets: of a PerReplica its component k, of a Mirrored the one on the same device.
+/// The tensor of a value that is for component k, as it was given.
 at::Tensor value_for(const Variable::Impl& variable, const Write& write, const VariableValue& value, std::size_t k);
 void require_defined(const Variable::Impl& variable, const at::Tensor& value);
 void require_fitting(const Variable::Impl& variable, const at::Tensor& component, const at::Tensor& value);
@@ -103,9 +116,11 @@ ReduceOp reduce_op_of(Aggregation aggregation);
 /// Whether all replicas, those of other workers too, gave the same bits. `tensors`: for each part of a value, that of each local
 /// replica. With several workers a collective.
 bool is_one_value_everywhere(Strategy& strategy, const std::vector<std::vector<at::Tensor>>& tensors);
-/// What every component gets when replicas assign `values` to a mirrored variable, at the merge point.
-Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variable, const Write& write,
-                                const PerReplica<VariableValue>& values);
+/// What OnlyFirstReplica takes: the value of this worker's first replica, or that of the first of all workers.
+template <class T>
+T value_of_first(Strategy& strategy, const T& mine) {
+  return is_client_of_several_workers(strategy) ? strategy.broadcast(mine) : mine;
+}
 
 /// The context of this thread for a variable of `strategy`; the default context counts as cross-replica there.
 VariableContext variable_context(const Strategy& strategy, const char* operation);
@@ -113,10 +128,8 @@ VariableContext variable_context(const Strategy& strategy, const char* operation
 /// The index of the calling replica or updated component; only in Replica and Update contexts.
 std::size_t calling_component(const Variable::Impl& variable);
 
-/// Calls `write(component)` for one component or for all of them, without recording gradients.
-void write_components(const Variable::Impl& variable, const std::function<void(std::size_t, at::Tensor&)>& write);
-void write_component(const Variable::Impl& variable, std::size_t k,
-                     const std::function<void(std::size_t, at::Tensor&)>& write);
+/// Calls `write(k, component)` for all components, without recording gradients.
+void write_components(const Variable::Impl& variable, FunctionRef<void(std::size_t, at::Tensor&)> write);
 
 /// How many SyncOnReadScopes are open on this thread; `run` carries them to the replicas' threads.
 int sync_on_read_scopes();
@@ -133,14 +146,6 @@ class InheritedSyncOnReadScopes {
 
 /// Whether a tensor lies in the memory of one of the components: it would change while they are written one by one.
 bool lies_in(const at::Tensor& tensor, const Variable::Impl& variable);
-
-/// At a merge point: throws unless all replicas came to write to the same variable in the same way.
-void require_same_write(const PerReplica<std::shared_ptr<Variable::Impl>>& variables,
-                        const PerReplica<const char*>& operations);
-
-/// In a replica: throws if the strategy is strict and a write could make components of the mirrored variable differ: it has no
-/// aggregation, or each of several workers would take its own first replica's value.
-void require_aggregation_if_strict(const Variable::Impl& variable);
 
 }  // namespace detail
 

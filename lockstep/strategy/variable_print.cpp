@@ -2,42 +2,16 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/strategy/detail/strategy_local.h"
-#include "lockstep/strategy/strategy_words.h"
+#include "lockstep/strategy/default_strategy.h"
 #include "lockstep/strategy/variable_impl.h"
-#include "lockstep/values/print.h"
+#include "lockstep/strategy/variable_rules.h"
 
 // Variables and their modes as text.
 namespace lockstep {
 
-namespace detail {
-
-struct PrintedVariables {
-  VariableText text = nullptr;
-};
-
-}  // namespace detail
-
-void detail::set_variable_text(Strategy& strategy, VariableText text) {
-  strategy_local<PrintedVariables>(strategy).text = text;
-}
-
 std::ostream& operator<<(std::ostream& out, const Variable& variable) {
-  if (const Strategy* const strategy = variable.impl()->strategy_if_alive()) {
-    const auto* const printed = detail::find_strategy_local<detail::PrintedVariables>(*strategy);
-    if (printed != nullptr) return out << printed->text(variable);
-  }
-  const auto component = [&](std::size_t k) {
-    const at::Tensor& value = variable.values()[k];
-    return lockstep::str("<'", variable.component_name(k), "' shape=", shape_repr(value.sizes()),
-                         " dtype=", dtype_name(value.scalar_type()), " value=", numpy_repr(value.detach()), ">");
-  };
-  if (!variable.is_distributed()) return out << "Variable " << component(0);
-  out << "Variable " << (variable.synchronization() == Synchronization::OnRead ? "OnRead" : "OnWrite") << ":{\n";
-  for (std::size_t k = 0; k < variable.values().size(); ++k) {
-    out << "  " << k << ": " << component(k) << (k + 1 < variable.values().size() ? ",\n" : "\n");
-  }
-  return out << "}";
+  const Strategy* const strategy = variable.impl()->strategy_if_alive();
+  return out << detail::variable_rules(strategy ? *strategy : default_strategy()).text(variable);
 }
 
 std::string_view to_string(Synchronization synchronization) {

@@ -22,7 +22,7 @@ struct VariablePlace {
 
 namespace {
 
-/// A step that chooses by a tensor gives a copy, to which nothing can be written.
+/// A step that chooses by a tensor gives a copy; what is written to that has to be put back.
 bool gives_view(const std::vector<TensorIndex>& step) {
   return std::none_of(step.begin(), step.end(), [](const TensorIndex& i) { return i.is_tensor() || i.is_boolean(); });
 }
@@ -57,13 +57,6 @@ std::shared_ptr<const VariablePlace> place_in(const VariablePlace* outer, std::v
   return place;
 }
 
-at::Tensor write(const Variable& variable, detail::Assign kind, const std::shared_ptr<const VariablePlace>& place,
-                 const VariableValue& value, ReadBack read_back) {
-  const auto context = detail::write_here(variable.impl(), {kind, place}, value);
-  return read_back == ReadBack::Yes ? detail::part_of(detail::read_back_of(variable, context), place.get())
-                                    : at::Tensor();
-}
-
 }  // namespace
 
 namespace detail {
@@ -76,30 +69,21 @@ at::Tensor part_of(const at::Tensor& whole, const VariablePlace* place) {
   return part;
 }
 
-void write_part(Assign kind, at::Tensor& whole, const VariablePlace* place, const at::Tensor& value) {
-  if (place == nullptr) {
-    switch (kind) {
-      case Assign::Set: whole.copy_(value); return;
-      case Assign::Add: whole.add_(value); return;
-      case Assign::Sub: whole.sub_(value); return;
-    }
-  }
+void change_part(at::Tensor& whole, const VariablePlace& place, FunctionRef<void(at::Tensor&)> change) {
   at::Tensor target = whole;
-  for (std::size_t i = 0; i + 1 < place->steps.size(); ++i) {
-    if (!gives_view(place->steps[i])) {
+  for (std::size_t i = 0; i + 1 < place.steps.size(); ++i) {
+    if (!gives_view(place.steps[i])) {
       throw InvalidArgument(errors::kVariableAssign,
                             {.what = "a part of a part that was chosen by a tensor cannot be written",
                              .where = "a slice of a variable",
                              .help = "write all indices at once: variable.index({mask, 0}) = value"});
     }
-    target = taken(target, place->steps[i]);
+    target = taken(target, place.steps[i]);
   }
-  const auto& last = place->steps.back();
-  switch (kind) {
-    case Assign::Set: target.index_put_(last, value); return;
-    case Assign::Add: target.index_put_(last, taken(target, last).add(value)); return;
-    case Assign::Sub: target.index_put_(last, taken(target, last).sub(value)); return;
-  }
+  const auto& last = place.steps.back();
+  at::Tensor part = taken(target, last);
+  change(part);
+  if (!gives_view(last)) target.index_put_(last, part);
 }
 
 bool is_same_place(const VariablePlace* a, const VariablePlace* b) {
@@ -166,13 +150,13 @@ at::Tensor VariableSlice::read() const { return detail::part_of(variable_.read()
 VariableSlice::operator at::Tensor() const { return detail::part_of(at::Tensor(variable_), place_.get()); }
 
 at::Tensor VariableSlice::assign(const VariableValue& value, ReadBack read_back) {
-  return write(variable_, detail::Assign::Set, place_, value, read_back);
+  return detail::write(variable_, {detail::Change::Set, "assign to a slice", place_}, value, read_back);
 }
 at::Tensor VariableSlice::assign_add(const VariableValue& value, ReadBack read_back) {
-  return write(variable_, detail::Assign::Add, place_, value, read_back);
+  return detail::write(variable_, {detail::Change::Add, "assign_add to a slice", place_}, value, read_back);
 }
 at::Tensor VariableSlice::assign_sub(const VariableValue& value, ReadBack read_back) {
-  return write(variable_, detail::Assign::Sub, place_, value, read_back);
+  return detail::write(variable_, {detail::Change::Sub, "assign_sub to a slice", place_}, value, read_back);
 }
 
 VariableSlice& VariableSlice::operator=(const VariableValue& value) {

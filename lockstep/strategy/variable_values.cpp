@@ -7,9 +7,9 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
-#include "lockstep/strategy/one_client.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
+#include "lockstep/strategy/variable_rules.h"
 #include "lockstep/values/print.h"
 
 // What may be assigned to a variable, and which component gets which tensor of it.
@@ -49,18 +49,6 @@ at::Tensor literal_tensor(const Variable::Impl& variable, const c10::Scalar& lit
        .help = "assign a number that this dtype can hold, or a tensor of this dtype"});
 }
 
-/// One client's variable is on all workers: each of them refuses what one cannot do.
-void require_on_all_devices(const Variable::Impl& variable, const Placement& placed) {
-  if (!variable.is_distributed() || detail::one_client(variable.strategy()) == nullptr) return;
-  const std::size_t devices = placed.devices.size();
-  const auto all = static_cast<std::size_t>(variable.strategy().num_replicas_in_sync());
-  if (devices == 1 || devices == all) return;
-  throw InvalidArgument(errors::kComponent,
-                        {.what = lockstep::str("a Mirrored on ", devices, " of ", all, " devices cannot be assigned"),
-                         .where = lockstep::str("variable '", variable.options().name, "'"),
-                         .help = "reduce or broadcast it without naming devices: it is then on all of them"});
-}
-
 }  // namespace
 
 at::Tensor detail::target_of(const Variable::Impl& variable, const Write& write, std::size_t k) {
@@ -76,7 +64,7 @@ at::Tensor detail::value_for(const Variable::Impl& variable, const Write& write,
     return write.place ? number.expand(target_of(variable, write).sizes()) : number;
   }
   if (const Placement* const placed = value.placement()) {
-    require_on_all_devices(variable, *placed);
+    if (variable.is_distributed()) variable_rules(variable.strategy()).require_placed(variable, *placed);
     const std::size_t found = placed->component_of(static_cast<int>(k));
     if (found == value.components().size()) detail::throw_not_placed(*placed, static_cast<int>(k));
     return value.components()[found];
@@ -124,6 +112,33 @@ void detail::require_fitting(const Variable::Impl& variable, const at::Tensor& c
                            .where = lockstep::str("variable '", variable.options().name, "'"),
                            .help = "convert it with .to(variable.dtype())"});
   }
+}
+
+bool detail::lies_in(const at::Tensor& tensor, const Variable::Impl& variable) {
+  for (const auto& component : variable.values()) {
+    if (tensor.is_alias_of(component)) return true;
+  }
+  return false;
+}
+
+at::Tensor detail::given_to(const Variable::Impl& variable, const Write& write, const VariableValue& value,
+                            std::size_t k) {
+  const at::Tensor target = target_of(variable, write, k);
+  const at::Tensor given = brought_to(variable, value_for(variable, write, value, k), target.device());
+  require_fitting(variable, target, given);
+  return lies_in(given, variable) ? given.clone() : given;
+}
+
+std::vector<at::Tensor> detail::given_to_all(const Variable::Impl& variable, const Write& write,
+                                             const VariableValue& value) {
+  std::vector<at::Tensor> given;
+  for (std::size_t k = 0; k < variable.values().size(); ++k) given.push_back(given_to(variable, write, value, k));
+  return given;
+}
+
+void detail::apply(const Write& write, at::Tensor& component, const at::Tensor& given) {
+  const auto change_by_given = [&](at::Tensor& target) { change(write.change, target, given); };
+  write.place ? change_part(component, *write.place, change_by_given) : change_by_given(component);
 }
 
 }  // namespace lockstep

@@ -160,6 +160,18 @@ at::Tensor all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<at::Ten
   return op == ReduceOp::Mean && !is_floating(*dtype) ? divide_sum(result, group.all_replicas()) : result;
 }
 
+ReducibleLeaf reduce_leaf(WorkerGroup* group, ReduceOp op, const std::vector<ReducibleLeaf>& components,
+                          std::string_view name, const CommunicationOptions& options) {
+  if (std::holds_alternative<IndexedSlices>(components.at(0))) {
+    std::vector<IndexedSlices> rows;
+    for (const auto& component : components) rows.push_back(std::get<IndexedSlices>(component));
+    return concatenate_slices(op, group ? all_gather(*group, rows, name, deadline_of(options)) : rows);
+  }
+  std::vector<at::Tensor> tensors;
+  for (const auto& component : components) tensors.push_back(std::get<at::Tensor>(component));
+  return group ? all_reduce(*group, op, tensors, name, options) : ordered_reduce(op, tensors);
+}
+
 std::vector<at::Tensor> all_gather(WorkerGroup& group, const std::vector<at::Tensor>& mine, std::string_view name,
                                    const Deadline& deadline) {
   const std::string base = begin_call(name);

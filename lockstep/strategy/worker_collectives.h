@@ -15,6 +15,7 @@
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/values/indexed_slices.h"
+#include "lockstep/values/reducible.h"
 
 // Collectives of tensors between workers, by one thread of each. What `name` says is compared between workers, together with
 // the place of the program's call.
@@ -31,6 +32,11 @@ void all_reduce(WorkerGroup& group, ReduceOp op, std::vector<Collective> sums, s
 /// The sum or mean over all replicas of all workers; `components`: one for each local replica, of equal form.
 at::Tensor all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<at::Tensor>& components, std::string_view name,
                       const CommunicationOptions& options);
+
+/// The sum or mean of a leaf, which is a tensor on every replica or sparse rows on every one. `group` null: over the components of
+/// this process.
+ReducibleLeaf reduce_leaf(WorkerGroup* group, ReduceOp op, const std::vector<ReducibleLeaf>& components,
+                          std::string_view name, const CommunicationOptions& options);
 
 /// The tensors of all workers, concatenated as lists; each worker brings as many as the others. Forms may differ.
 std::vector<at::Tensor> all_gather(WorkerGroup& group, const std::vector<at::Tensor>& mine, std::string_view name,
