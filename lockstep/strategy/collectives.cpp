@@ -197,7 +197,7 @@ Leaves components_of(const Seat& seat, std::size_t i) {
   return components;
 }
 
-/// The same on the GPU of the replica that gets it.
+/// A copy on the GPU of the replica that gets it.
 ReducibleLeaf copy_for(const ReducibleLeaf& leaf, at::Device taker) {
   return map_tensors(leaf, [&](const at::Tensor& tensor) {
     return tensor.device() == taker ? tensor.clone() : gpu::bring_here(tensor, taker);
@@ -210,7 +210,7 @@ void reduce_between_workers(const Seat& seat, WorkerGroup& workers, const Contri
   std::vector<Collective> sums;
   for (std::size_t i = 0; i < mine.dense.size(); ++i) {
     const ArraySum sum = sum_of(seat, i, /*divisor=*/1, /*to_everybody=*/true);
-    // Not in braces: these would take the iterators for two arrays.
+    // Not in braces: the iterators would be taken for two elements.
     std::vector<const void*> inputs(sum.inputs.begin(), sum.inputs.end());
     std::vector<void*> outputs(sum.outputs.begin(), sum.outputs.end());
     sums.push_back({.dtype = sum.dtype,
@@ -229,8 +229,8 @@ void reduce_between_workers(const Seat& seat, WorkerGroup& workers, const Contri
   }
 }
 
-/// Leaf i of all replicas, concatenated: for this replica or, where there are other workers, by the first one for all of its
-/// worker's.
+/// Concatenates leaf i of all replicas. Each replica does it for itself; where there are other workers, the first one does it for
+/// all replicas of its worker.
 void gather(const Seat& seat, WorkerGroup* workers, std::size_t i, std::int64_t axis, const Deadline& deadline) {
   const at::Device here = device_of(*contribution_of(seat, seat.replica()).others[i]);
   std::vector<at::Tensor> parts;

@@ -44,8 +44,8 @@ variable_list as_tensors(std::vector<ReducibleLeaf> leaves) {
 
 std::vector<ReducibleLeaf> as_leaves(const variable_list& tensors) { return {tensors.begin(), tensors.end()}; }
 
-/// A collective as autograd sees it. Backward, the gradients of all replicas are reduced in the same way; of those of a gathered
-/// value a replica's is its own part.
+/// A collective as autograd sees it. Backward reduces the gradients of all replicas; for a gathered value each replica then takes
+/// its own part.
 template <class Self>
 struct Differentiable : torch::autograd::Function<Self> {
   static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<RecordedCollective>& collective,

@@ -6,7 +6,7 @@
 
 #include "lockstep/values/reducible.h"
 
-// A leaf of a reduction as the tensors it consists of: itself, or the values and indices of sparse rows.
+// The tensors that a leaf of a reduction consists of: itself, or the values and indices of sparse rows.
 namespace lockstep {
 
 template <class F>
@@ -26,7 +26,7 @@ ReducibleLeaf map_tensors(const ReducibleLeaf& leaf, F&& f) {
   return f(std::get<at::Tensor>(leaf));
 }
 
-/// Where its values are; of an undefined tensor the CPU.
+/// The device of its values; the CPU for an undefined tensor.
 inline at::Device device_of(const ReducibleLeaf& leaf) {
   const auto* const rows = std::get_if<IndexedSlices>(&leaf);
   const at::Tensor& tensor = rows ? rows->values : std::get<at::Tensor>(leaf);

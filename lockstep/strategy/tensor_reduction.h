@@ -17,7 +17,8 @@ namespace lockstep {
 /// The engines' name for an element type; none for those they do not add (bool, complex).
 std::optional<Dtype> engine_dtype(at::ScalarType type);
 
-/// A sum of arrays of one length, of which any range can be added by itself: by a thread of its own, or all of it between workers.
+/// The sum of arrays of equal length. Any range of it can be computed by itself: threads take ranges, and the engine between
+/// workers takes the whole.
 struct ArraySum {
   Dtype dtype;
   c10::SmallVector<const void*, 16> inputs = {};  ///< of each replica

@@ -73,8 +73,8 @@ void change(Change how, at::Tensor& target, const at::Tensor& value);
 
 // What differs between tensors (variable_values.cpp, variable_aggregate.cpp) and rows (variable_rows.cpp).
 
-/// What component k is given of a value: of a PerReplica its component k, of a Mirrored the one on the same device. It has been
-/// checked, and lies apart from the variable's own memory.
+/// What a value has for component k: of a PerReplica its component k, of a Mirrored the one on the same device. It is checked and
+/// shares no memory with the variable.
 at::Tensor given_to(const Variable::Impl& variable, const Write& write, const VariableValue& value, std::size_t k);
 IndexedSlices given_to(const Variable::Impl& variable, const Write& write, const IndexedSlices& rows, std::size_t k);
 std::vector<at::Tensor> given_to_all(const Variable::Impl& variable, const Write& write, const VariableValue& value);
@@ -94,14 +94,14 @@ void require_rows_writable(const Variable::Impl& variable, const Write& write);
 
 /// The part of a tensor that `place` says: a view where that is possible. Throws InvalidArgument for what is not there.
 at::Tensor part_of(const at::Tensor& whole, const VariablePlace* place);
-/// Calls `change(part)` with that part, and puts it back.
+/// Calls `change` with that part and writes the result back to `whole`.
 void change_part(at::Tensor& whole, const VariablePlace& place, FunctionRef<void(at::Tensor&)> change);
 bool is_same_place(const VariablePlace* a, const VariablePlace* b);
 std::string text_of(const VariablePlace& place);  ///< its indices
 
 /// The shape, dtype and device that a value must have for component k.
 at::Tensor target_of(const Variable::Impl& variable, const Write& write, std::size_t k = 0);
-/// The tensor of a value that is for component k, as it was given.
+/// What a value has for component k, unchecked and as the program gave it.
 at::Tensor value_for(const Variable::Impl& variable, const Write& write, const VariableValue& value, std::size_t k);
 void require_defined(const Variable::Impl& variable, const at::Tensor& value);
 void require_fitting(const Variable::Impl& variable, const at::Tensor& component, const at::Tensor& value);

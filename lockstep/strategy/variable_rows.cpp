@@ -6,7 +6,7 @@
 #include "lockstep/strategy/variable_impl.h"
 #include "lockstep/values/const_data.h"
 
-// Rows as what is written: their checks, their aggregation, and how they change a component.
+// Writing rows: how they are checked, how those of all replicas are aggregated, and how they change a component.
 namespace lockstep {
 namespace {
 

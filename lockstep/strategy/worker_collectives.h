@@ -33,8 +33,8 @@ void all_reduce(WorkerGroup& group, ReduceOp op, std::vector<Collective> sums, s
 at::Tensor all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<at::Tensor>& components, std::string_view name,
                       const CommunicationOptions& options);
 
-/// The sum or mean of a leaf, which is a tensor on every replica or sparse rows on every one. `group` null: over the components of
-/// this process.
+/// The sum or mean of one leaf: a tensor from every replica, or sparse rows from every replica. With a null `group` only the
+/// components of this process are reduced.
 ReducibleLeaf reduce_leaf(WorkerGroup* group, ReduceOp op, const std::vector<ReducibleLeaf>& components,
                           std::string_view name, const CommunicationOptions& options);
 
