@@ -1,15 +1,17 @@
 #pragma once
 
+#include <cstddef>
 #include <fstream>
 #include <sstream>
 #include <string>
 
 namespace lockstep {
 
-/// What a file holds. Nothing if it cannot be read: it is a folder, or of a process in /proc that ends meanwhile. (Iterators
+/// What a file holds, from a byte on. Nothing if it cannot be read: it is a folder, or of a process in /proc that ends meanwhile. (Iterators
 /// over the stream would throw then.)
-inline std::string file_text(const std::string& path) {
+inline std::string file_text(const std::string& path, std::size_t from = 0) {
   std::ifstream file(path, std::ios::binary);
+  if (from > 0) file.seekg(static_cast<std::streamoff>(from));
   std::ostringstream text;
   text << file.rdbuf();
   return std::move(text).str();
