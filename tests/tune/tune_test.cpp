@@ -110,12 +110,13 @@ TEST(Tune, AProgramThatCannotBeMeasuredIsToldWhy) {
   const TemporaryFolder folder;
   for (const Row& row : std::vector<Row>{
            {tune({"gpu", folder.path()}), "lockstep tune measures replicas on CPUs"},
+           {tune({"workers", folder.path()}), "lockstep tune measures a program of one process"},
            {tune({"no_step", folder.path()}), "took no training step and ended"},
            {tune({"nothing", folder.path()}), "  | this is nothing"},
            {{"tune", "-s", "2", "--", LOCKSTEP_TUNED_PROGRAM, "never", folder.path()}, "no training step within "},
            {{"tune", "--", "sh", "-c", "echo too bad; exit 7"}, "exited with code 7\n  | too bad\n"},
            {{"tune", "--", "sh", "-c", "kill -9 $$"}, "was killed by SIGKILL"}}) {
-    Launch launch(row.words);
+    Launch launch(row.words, {tf_config({"127.0.0.1:2222", "127.0.0.1:2223"}, 0)});  // which only one of them reads
     EXPECT_EQ(launch.wait(seconds(60)), 1) << row.text;
     EXPECT_TRUE(contains(launch.err(), "lockstep: no training step was measured with 1 replica: ")) << launch.err();
     EXPECT_TRUE(contains(launch.err(), row.text)) << launch.err();

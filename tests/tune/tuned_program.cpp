@@ -114,6 +114,8 @@ int main(int argc, char** argv) try {
     for (int k = 0; k < steps; ++k) training.step();
   } else if (what == "gpu") {
     Training training(ls::gpus(1));
+  } else if (what == "workers") {
+    const ls::MultiWorkerMirroredStrategy strategy;
   } else if (what == "no_step") {
     Training training(ls::cpus(1));
     training.evaluate();
