@@ -27,6 +27,7 @@
 #include "lockstep/strategy/multi_worker_strategy.h"
 #include "lockstep/strategy/replica_context.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/suggest_replicas.h"
 #include "lockstep/strategy/values_of_all.h"
 #include "lockstep/strategy/variable.h"
 #include "lockstep/values/indexed_slices.h"

@@ -11,6 +11,7 @@
 #include "apps/lockstep/plan.h"
 #include "apps/lockstep/plot.h"
 #include "apps/lockstep/run.h"
+#include "apps/lockstep/tune.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/train/checkpoint/errors.h"
@@ -88,6 +89,31 @@ CLI::App* add_plot(CLI::App& cli, app::PlotRequest& request) {
   return plotting;
 }
 
+constexpr const char* kTuneHelp =
+    "Measures which number of replicas is fastest for a program on this machine.\n\n"
+    "  lockstep tune -- ./train --epochs 3        a few steps with 1, 2, 4, ... replicas, up to the number of cores\n"
+    "  lockstep tune --remember -- ./train        also remembers the number, for ls::best_cpus()\n"
+    "  lockstep tune -r 2 -r 3 -- ./train         only these\n\n"
+    "The program is started once for each number and round, and killed after a few steps. Its strategies get that many\n"
+    "replicas instead of the devices that it names; ls::save, checkpoints and logs write nothing, and no training is\n"
+    "resumed. What it writes by itself is written. Programs with GPUs or several workers are refused.";
+
+CLI::App* add_tune(CLI::App& cli, app::TuneCommand& command) {
+  auto* tuning = cli.add_subcommand("tune", kTuneHelp)->prefix_command();
+  tuning->add_option("-s,--seconds", command.seconds, "For all measurements together (default 50)")
+      ->check(within(1, 100'000));
+  tuning
+      ->add_option("--rounds", command.rounds,
+                   "Measure each number so many times, in turns, if time allows (default 3)")
+      ->check(within(1, 100));
+  tuning->add_option("-r,--replicas", command.replicas, "Try this number; can be repeated (default 1, 2, 4, ...)")
+      ->check(within(1, 4096))
+      ->allow_extra_args(false);
+  tuning->add_flag("--remember", command.remember,
+                   "Write the number to $XDG_CACHE_HOME/lockstep/replicas, or ~/.cache/lockstep/replicas");
+  return tuning;
+}
+
 int explain(const std::string& text) {
   const auto begin = text.find_first_of("0123456789");  // in "L104", "104" or "error[L104]"
   int number = 0;
@@ -127,6 +153,8 @@ int main(int argc, char** argv) {
   }
   app::PlotRequest plot_request;
   auto* plotting = add_plot(cli, plot_request);
+  app::TuneCommand tune_command;
+  auto* tuning = add_tune(cli, tune_command);
   std::string tf_config_file;
   auto* examining = cli.add_subcommand("doctor", "Checks this machine and the cluster it will join.");
   examining->add_option("--tf-config", tf_config_file, "A file with the text of TF_CONFIG; '-' is standard input");
@@ -140,17 +168,20 @@ int main(int argc, char** argv) {
     if (*inspecting) return app::inspect(path);
     if (*verifying) return app::verify(path);
     if (*plotting) return app::plot(plot_request);
-    request.program = run->remaining();
-    const bool ours = request.program.empty() && dashes != words.end();
-    request.program.insert(request.program.end(), ours ? dashes + 1 : dashes, words.end());
-    return app::run(std::move(request));
+    auto& program = *tuning ? tune_command.program : request.program;
+    program = (*tuning ? tuning : run)->remaining();
+    const bool ours = program.empty() && dashes != words.end();
+    program.insert(program.end(), ours ? dashes + 1 : dashes, words.end());
+    return *tuning ? app::tune(tune_command) : app::run(std::move(request));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return cli.exit(error);
     const bool is_named = !cli.get_subcommands().empty();
-    return usage_error(is_named ? error.what() : "name a command: run, doctor, explain, inspect, verify or plot",
-                       *run ? "run " : "");
+    return usage_error(is_named ? error.what() : "name a command: run, tune, doctor, explain, inspect, verify or plot",
+                       *run      ? "run "
+                       : *tuning ? "tune "
+                                 : "");
   } catch (const app::UsageError& error) {
-    return usage_error(error.what(), *run ? "run " : "");
+    return usage_error(error.what(), *run ? "run " : *tuning ? "tune " : "");
   } catch (const lockstep::Error& error) {
     std::cerr << error.what() << "\n";
     if (!*inspecting && !*verifying && !*plotting) return app::kProgramError;

@@ -32,4 +32,17 @@ int within_quota(int cores) {
   return cores_under_quota(cores, quota);
 }
 
+std::string cpu_name() {
+  std::ifstream lines("/proc/cpuinfo");
+  std::string model;
+  for (std::string line; std::getline(lines, line) && !line.empty();) {  // of the first processor
+    const auto colon = line.find(": ");
+    const std::string_view name = std::string_view(line).substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
+    // ARM has numbers where others have a name.
+    if (name == "model name" || name == "CPU implementer" || name == "CPU variant" || name == "CPU part")
+      model += (model.empty() ? "" : ", ") + line.substr(colon + 2);
+  }
+  return model;
+}
+
 }  // namespace lockstep

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/tune_request.h"
 #include "lockstep/nn/guards/drift.h"
 #include "lockstep/nn/guards/guards.h"
 #include "lockstep/nn/optimizer_state.h"
@@ -16,6 +17,7 @@
 #include "lockstep/nn/step/step_description.h"
 #include "lockstep/nn/step/worker_reducer.h"
 #include "lockstep/nn/torch_optimizers.h"
+#include "lockstep/nn/tuned_steps.h"
 #include "lockstep/strategy/detail/runs.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/detail/strategy_local.h"
@@ -168,6 +170,7 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
   observers.all = {make_changed_module(*this),      make_changed_gradients(*this), make_unfit_losses(*this),
                    make_leftover_gradients(*this),  make_different_sizes(*this),   make_unused_settings(*this),
                    make_unreached_parameters(*this)};
+  if (is_being_tuned()) observers.all.push_back(make_tuned_steps());
 }
 
 namespace {

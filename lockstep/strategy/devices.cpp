@@ -4,6 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/tune_request.h"
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable.h"
@@ -49,6 +50,19 @@ const DeviceName& require_here(const DeviceName& name) {
   throw InvalidArgument(errors::kDevice, {.what = str("there is no device ", to_string(name)),
                                           .seen = str(visible_gpus(), " GPUs are visible to this LibTorch"),
                                           .help = "name one of these GPUs, or use ls::cpus(n)"});
+}
+
+std::vector<std::string> devices_or_default(const std::optional<std::vector<std::string>>& asked) {
+  const std::vector<std::string> devices = asked ? *asked : local_devices(visible_gpus());
+  const TuneRequest* const request = tune_request();
+  if (request == nullptr) return devices;
+  for (const std::string& device : devices) {
+    if (parse_device(device).type != "GPU") continue;
+    throw Unimplemented(errors::kNotAvailable, {.what = "lockstep tune measures replicas on CPUs",
+                                                .seen = str("this program makes a strategy on ", device),
+                                                .help = "on GPUs, make one replica for each: ls::gpus(n)"});
+  }
+  return cpus(request->replicas);
 }
 
 bool are_mixed(const std::vector<at::Device>& devices) {

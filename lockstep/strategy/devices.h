@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,10 @@ LOCKSTEP_EXPORT int visible_gpus();
 
 /// The name itself, or InvalidArgument if the linked LibTorch has no such device.
 LOCKSTEP_EXPORT const DeviceName& require_here(const DeviceName& name);
+
+/// What a strategy was asked for, or every GPU, or one CPU. While `lockstep tune` measures the program: as many CPU replicas as that
+/// wants, and Unimplemented for GPUs.
+std::vector<std::string> devices_or_default(const std::optional<std::vector<std::string>>& asked);
 
 /// Whether some are CPUs and others GPUs.
 LOCKSTEP_EXPORT bool are_mixed(const std::vector<at::Device>& devices);

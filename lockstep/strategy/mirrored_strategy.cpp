@@ -7,7 +7,7 @@ namespace lockstep {
 namespace {
 
 std::vector<DeviceName> plan_devices(const MirroredOptions& options) {
-  auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
+  auto devices = plan_mirrored_devices(devices_or_default(options.devices));
   for (const auto& device : devices) require_here(device);
   require_way_between(devices, options.communication.implementation);
   return devices;

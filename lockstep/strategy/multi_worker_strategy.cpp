@@ -3,10 +3,11 @@
 #include <ATen/Version.h>
 
 #include <algorithm>
-#include <fstream>
-#include <string_view>
+#include <string>
 
+#include "lockstep/base/cores.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/tune_request.h"
 #include "lockstep/base/vocabulary.h"
 #include "lockstep/comm/cluster/cluster_resolver.h"
 #include "lockstep/comm/worker_group.h"
@@ -51,7 +52,13 @@ class CollectiveAllReduce final : public OrderedCrossDeviceOps {
 };
 
 std::vector<DeviceName> plan_devices(const MultiWorkerOptions& options, const ClusterDescription& cluster) {
-  auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
+  if (cluster.num_workers() > 1 && is_being_tuned()) {
+    throw Unimplemented(errors::kNotAvailable,
+                        {.what = "lockstep tune measures a program of one process",
+                         .seen = str("the cluster has ", cluster.num_workers(), " workers"),
+                         .help = "measure the program without TF_CONFIG and `lockstep run`, as one worker"});
+  }
+  auto devices = plan_mirrored_devices(devices_or_default(options.devices));
   for (const auto& device : devices) require_here(device);
   if (cluster.num_workers() == 1) require_way_between(devices, options.communication.implementation);
   for (DeviceName& device : devices) {
@@ -65,18 +72,7 @@ std::vector<DeviceName> plan_devices(const MultiWorkerOptions& options, const Cl
 }
 
 /// LibTorch chooses its kernels by what the CPU can do, so other kinds give other bits.
-std::string kind_of_cpu() {
-  std::ifstream lines("/proc/cpuinfo");
-  std::string kind;
-  for (std::string line; std::getline(lines, line) && !line.empty();) {  // of the first processor
-    const auto colon = line.find(": ");
-    const std::string_view name = std::string_view(line).substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
-    // ARM has numbers where others have a name.
-    if (name == "model name" || name == "CPU implementer" || name == "CPU variant" || name == "CPU part")
-      kind += line.substr(colon + 2) + ", ";
-  }
-  return kind + at::get_cpu_capability();
-}
+std::string kind_of_cpu() { return str(cpu_name(), ", ", at::get_cpu_capability()); }
 
 /// "CPU", "GPU", or that of each replica: a GPU rounds differently, so replica k must be on the same kind on all workers.
 std::string kinds_of(const std::vector<DeviceName>& devices) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/tune_request.h"
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/detail/snapshot_entries.h"
 #include "lockstep/train/checkpoint/checkpoint.h"
@@ -35,6 +36,21 @@ detail::LoopPlace read_place(const Snapshot& from, const std::string& name) {
   } catch (const std::exception& error) {
     reader.refuse("place", error.what());
   }
+}
+
+/// The number of replicas is a part of the training, whatever `best_cpus` would choose today.
+void require_same_replicas(const Snapshot& from, const Strategy& strategy, const std::string& path) {
+  const int before = lockstep::detail::SnapshotReader(from, "random").replicas();
+  const int now = strategy.num_replicas_in_sync();
+  if (before == 0 || before == now) return;
+  throw FailedPrecondition(
+      errors::kCheckpoint,
+      {.what = lockstep::str("the training was begun on ", counted(before, "replica"), " and cannot continue on ", now),
+       .where = "fit",
+       .seen = path,
+       .help = lockstep::str("make the strategy with .devices = ls::cpus(", before,
+                             "), whatever ls::best_cpus() suggests now: the number of replicas decides the bits. To "
+                             "continue on another number, restore the model and the optimizer by hand")});
 }
 
 bool is_same_folder(const std::string& a, const std::string& b) {
@@ -185,6 +201,7 @@ void Loop::Impl::resume() {
                            .help = "add ls::train::model_checkpoint to .callbacks, or give .resume the path of a "
                                    "checkpoint"});
   }
+  if (is_being_tuned()) return;
   std::optional<Snapshot> snapshot;
   std::string path;
   lockstep::detail::do_on_chief(strategy, "fit", [&] {
@@ -195,6 +212,7 @@ void Loop::Impl::resume() {
   });
   snapshot = detail::chiefs_snapshot(strategy, std::move(snapshot));
   if (!snapshot) return;
+  if (!options.inexact_resume) require_same_replicas(*snapshot, strategy, path);
   lockstep::restore(strategy, *snapshot, training.parts);
   training.is_resumed = true;
   if (printer) printer->say(lockstep::str("Resumes after step ", training.step, " from ", path));

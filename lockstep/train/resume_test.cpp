@@ -123,6 +123,15 @@ TEST(Resume, FromTheFolderOfAnotherTraining) {
   expect_error([&] { fourth.fit(options); }, Code::NotFound, errors::kCheckpoint, {"there is no checkpoint to resume"});
 }
 
+TEST(Resume, OnAnotherNumberOfReplicasIsRefusedAndNamesTheRightOne) {
+  const TemporaryFolder folder;
+  Life first(2, folder), second(3, folder);
+  EXPECT_THROW(first.fit(first.options(SaveIn::kBatch, {.after_step = 8})), Killed);
+  expect_error([&] { second.fit(second.options(SaveIn::kBatch)); }, Code::FailedPrecondition, errors::kCheckpoint,
+               {"the training was begun on 2 replicas and cannot continue on 3", ".devices = ls::cpus(2)"});
+  EXPECT_EQ(second.training().optimizer.steps(), 0);
+}
+
 TEST(Resume, TheProgramsOwnParts) {
   struct Counter : Stateful {
     void capture(Snapshot& into, const std::string& name) const override { into.texts[name] = std::to_string(count); }

@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lockstep/base/tune_request.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/format/file_error.h"
 
@@ -91,7 +92,9 @@ class SizeSignalBlocked {
 }  // namespace
 
 AtomicFile::AtomicFile(const std::string& path, std::uint64_t size)
-    : path_(behind_links(path)), folder_(folder_of(path_)), size_(size), file_(create()) {}
+    : path_(behind_links(path)), folder_(folder_of(path_)), size_(size) {
+  if (!is_being_tuned()) file_ = create();
+}
 
 Descriptor AtomicFile::create() {
   const bool has_zero = path_.find('\0') != std::string::npos;
@@ -124,6 +127,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::append(std::string_view bytes) {
+  if (!file_) return;
   const SizeSignalBlocked blocked;
   while (!bytes.empty()) {
     const ssize_t count = ::write(file_.get(), bytes.data(), std::min(bytes.size(), kMostAtOnce));
@@ -137,6 +141,7 @@ void AtomicFile::append(std::string_view bytes) {
 }
 
 void AtomicFile::commit() {
+  if (!file_) return;
   if (::fsync(file_.get()) != 0) fail("write to", errno);
   if (const int error = file_.close(); error != 0) fail("write to", error);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace", errno);

@@ -17,7 +17,7 @@ namespace lockstep::data {
 ///     file.commit();                      // without it the new file is removed and the old one stays
 ///
 /// If processes write to one path at the same time, the last to commit wins. A process that is killed leaves its
-/// unfinished `<path>.<process>-<number>.tmp` behind.
+/// unfinished `<path>.<process>-<number>.tmp` behind. Nothing is written while `lockstep tune` measures the program.
 class LOCKSTEP_EXPORT AtomicFile {
  public:
   /// `size`: how many bytes there will be, for messages. Follows a symbolic link. FailedPrecondition if `path` is not a

@@ -43,6 +43,8 @@ class LOCKSTEP_EXPORT SnapshotReader {
   std::vector<at::Tensor> by_replica(const std::string& entry, const Strategy& strategy);
   /// Those of all replicas that the snapshot is of: it must be gathered.
   std::vector<at::Tensor> of_all_replicas(const std::string& entry);
+  /// How many replicas the snapshot is of; 0: it has no entries by replica.
+  int replicas() const;
   /// Whether the snapshot is of as many replicas as the strategy has.
   bool fits(const Strategy& strategy) const;
 
@@ -55,7 +57,6 @@ class LOCKSTEP_EXPORT SnapshotReader {
 
  private:
   std::string name_of(const std::string& entry);
-  int replicas() const;
 
   const Snapshot* from_;
   std::string part_;

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/tune_request.h"
 #include "lockstep/nn/save/tensor_file.h"
 #include "lockstep/train/checkpoint/errors.h"
 #include "lockstep/train/checkpoint/shards.h"
@@ -54,6 +55,7 @@ void read_file(const std::string& path, const CheckpointFile& described, Snapsho
 }  // namespace
 
 void write_checkpoint(const Snapshot& snapshot, const std::string& path, const CheckpointInfo& info) {
+  if (is_being_tuned()) return;
   detail::CheckpointWriter writer(path);
   detail::require_free_space(writer.folder(), detail::bytes_to_write(snapshot));
   for (const CheckpointFile& file : detail::write_files(snapshot, writer.folder())) writer.add_measured(file);

@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/tune_request.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/format/mapped_file.h"
 #include "lockstep/data/format/safetensors.h"
@@ -59,6 +60,7 @@ std::string damage_of(const std::string& checkpoint, const CheckpointFile& file)
 
 std::vector<CheckpointEntry> list_checkpoints(const std::string& folder) {
   std::vector<CheckpointEntry> found;
+  if (is_being_tuned()) return found;
   std::error_code failed;
   for (fs::directory_iterator entry(folder, failed); !failed && entry != fs::directory_iterator();
        entry.increment(failed)) {

@@ -25,7 +25,8 @@ struct CheckpointEntry {
   bool operator==(const CheckpointEntry&) const = default;
 };
 
-/// Those in a folder, oldest first, whether or not they are valid. None if there is no folder.
+/// Those in a folder, oldest first, whether or not they are valid. None if there is no folder, and none while `lockstep tune`
+/// measures the program: it begins anew then.
 LOCKSTEP_EXPORT std::vector<CheckpointEntry> list_checkpoints(const std::string& folder);
 
 /// Reads the manifest of a checkpoint. NotFound, DataLoss or Unimplemented if it cannot be read.

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/tune_request.h"
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -74,7 +75,7 @@ CheckpointManager::CheckpointManager(Strategy& strategy, std::string folder, Che
          .where = "CheckpointManager",
          .help = "without .sharded, make it on the chief with the folder alone"});
   }
-  if (!strategy.is_chief()) return;
+  if (!strategy.is_chief() || is_being_tuned()) return;
   lock_.emplace(folder_);
   detail::remove_unfinished(folder_);
 }

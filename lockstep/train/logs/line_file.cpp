@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lockstep/base/file_text.h"
+#include "lockstep/base/tune_request.h"
 #include "lockstep/data/format/atomic_file.h"
 #include "lockstep/data/format/file_error.h"
 
@@ -16,6 +17,7 @@ namespace lockstep::train::detail {
 
 LineFile::LineFile(std::string path, const std::function<bool(std::string_view, std::int64_t)>& keeps)
     : path_(std::move(path)) {
+  if (is_being_tuned()) return;
   if (const auto folder = std::filesystem::path(path_).parent_path(); !folder.empty()) {
     std::error_code failed;
     std::filesystem::create_directories(folder, failed);
@@ -40,6 +42,7 @@ void LineFile::cut(std::int64_t size) {
 }
 
 void LineFile::append(std::string_view line) {
+  if (is_being_tuned()) return;
   std::string bytes(line);
   bytes += '\n';
   for (std::string_view left = bytes; !left.empty();) {
@@ -55,6 +58,7 @@ void LineFile::append(std::string_view line) {
 }
 
 void LineFile::replace(const std::string& content) {
+  if (is_being_tuned()) return;
   data::AtomicFile file(path_, content.size());
   file.append(content);
   file.commit();
@@ -62,6 +66,6 @@ void LineFile::replace(const std::string& content) {
   size_ = static_cast<std::int64_t>(content.size());
 }
 
-std::string LineFile::content() const { return file_text(path_); }
+std::string LineFile::content() const { return is_being_tuned() ? "" : file_text(path_); }
 
 }  // namespace lockstep::train::detail

@@ -9,7 +9,8 @@
 
 namespace lockstep::train::detail {
 
-/// A text file that grows by whole lines, each of which is with the operating system when `append` returns.
+/// A text file that grows by whole lines, each of which is with the operating system when `append` returns. While `lockstep tune`
+/// measures the program there is no file, and it stays empty.
 class LineFile {
  public:
   /// Opens a file, or makes one. The lines up to the first for which `keeps(line, number)` is false stay; those after it, and a
