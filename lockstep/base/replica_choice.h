@@ -8,18 +8,19 @@
 
 namespace lockstep {
 
-/// What one number of replicas was measured with.
+/// The measurement of one number of replicas.
 struct ReplicaMeasurement {
-  int replicas = 1;
-  int threads = 1;                  ///< that each uses inside an operation
-  std::vector<double> rounds = {};  ///< seconds per step, the median of each round; none: not measured
-  std::int64_t rows = 0;            ///< of a step of all replicas; 0: unknown
-  std::string not_measured = {};    ///< why, in one line
+  int replicas = 1;                 ///< number of replicas
+  int threads = 1;                  ///< threads of each inside an operation
+  std::vector<double> rounds = {};  ///< seconds per step, the median of each round; empty: not measured
+  std::int64_t rows = 0;            ///< rows of all replicas in a step; 0: unknown
+  std::string not_measured = {};    ///< the reason if it was not measured, in one line
 };
 
-/// The numbers to try on so many cores: 1, 2, 4, ... and all of them.
+/// The numbers of replicas to measure on so many cores: 1, 2, 4, ... and one per core.
 LOCKSTEP_EXPORT std::vector<int> plan_replicas(int cores);
 
+/// The number of replicas to use.
 struct ReplicaChoice {
   int replicas = 0;  ///< 0: nothing was measured
   std::string why;   ///< a sentence or two, for people

@@ -11,7 +11,7 @@ namespace lockstep {
 /// A training step of a program that is being measured: from the end of the step before to its own end, with its input.
 struct TunedStep {
   double seconds = 0;
-  std::int64_t rows = 0;  ///< of all replicas; 0: unknown
+  std::int64_t rows = 0;  ///< rows of all replicas; 0: unknown
 };
 
 /// The file by which such a program reports: a line that says what it is, then one for each step.
@@ -20,7 +20,7 @@ struct TunedStep {
 ///     step 0.0125 64
 struct TuneReport {
   int replicas = 0;  ///< 0: it has taken no step yet
-  int threads = 0;   ///< of each
+  int threads = 0;   ///< threads of each replica
   std::string program;
   std::vector<TunedStep> steps;
 };

@@ -21,8 +21,8 @@ struct ReplicaPart;
 struct LOCKSTEP_EXPORT StepMoment {
   const detail::OptimizerCore& core;  ///< used by Lockstep's own observers
   const detail::ReplicaPart& part;    ///< used by Lockstep's own observers
-  const char* call = "";              ///< of the program, such as "minimize"
-  ReduceOp op = ReduceOp::Sum;        ///< that gradients are brought together by, from `gradients_shown` on
+  const char* call = "";              ///< the program's call, such as "minimize"
+  ReduceOp op = ReduceOp::Sum;        ///< how gradients are reduced, from `gradients_shown` on
 
   /// Whether this optimizer takes the step.
   bool is_of(const MirroredOptimizerBase& optimizer) const;

@@ -28,7 +28,7 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-/// Of all optimizers of the process. Called on replica 0's thread, which is the one that calls run.
+/// Times the steps of all optimizers of the process. Called on replica 0's thread, which is the one that calls run.
 class Reporter {
  public:
   void count_rows(const OptimizerCore& core) {
@@ -70,7 +70,7 @@ class Reporter {
   void write() {
     if (!file_)
       file_ = Descriptor(::open(tune_request()->report.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
-    if (!file_ || ::write(file_.get(), pending_.data(), pending_.size()) < 0) ::_exit(1);  // nobody measures any more
+    if (!file_ || ::write(file_.get(), pending_.data(), pending_.size()) < 0) ::_exit(1);  // the measurement is over
     pending_.clear();
   }
 

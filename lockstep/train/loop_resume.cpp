@@ -146,7 +146,7 @@ void Loop::Impl::restore(const Snapshot& from, const std::string& name) {
     const std::string entry = state_entry(name, *callback);
     const auto saved = from.texts.find(entry);
     if (saved == from.texts.end()) {
-      say_info(lockstep::str("callback \"", callback->name(), "\" is not in the checkpoint and begins anew"));
+      say_info(lockstep::str("callback \"", callback->name(), "\" is not in the checkpoint and starts from its initial state"));
       continue;
     }
     callback->from_text(saved->second);

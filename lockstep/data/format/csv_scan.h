@@ -12,7 +12,7 @@ namespace lockstep::data {
 
 /// One field of a record, as a range of the scanned text.
 struct CsvField {
-  std::size_t start = 0;        ///< of its content, without quotes
+  std::size_t start = 0;        ///< start of the content, without quotes
   std::size_t size = 0;         ///< bytes of it
   bool doubled_quotes = false;  ///< `""` inside stands for `"`
 };
@@ -27,7 +27,7 @@ struct CsvScan {
     Broken,                     ///< `error` at `error_at`, within a line that ends the record
     Endless,                    ///< the same, where a quote does not close: the start of the next record is unknown
   } state = State::Unfinished;  ///< how the text begins
-  std::size_t size = 0;         ///< of the record with its line end
+  std::size_t size = 0;         ///< bytes of the record with its line end
   std::uint64_t lines = 0;      ///< line ends in it
   std::size_t error_at = 0;     ///< where in the text
   const char* error = nullptr;  ///< what is wrong; null: nothing

@@ -26,7 +26,7 @@ struct CheckpointEntry {
 };
 
 /// Those in a folder, oldest first, whether or not they are valid. None if there is no folder, and none while `lockstep tune`
-/// measures the program: it begins anew then.
+/// measures the program: it then starts from the beginning.
 LOCKSTEP_EXPORT std::vector<CheckpointEntry> list_checkpoints(const std::string& folder);
 
 /// Reads the manifest of a checkpoint. NotFound, DataLoss or Unimplemented if it cannot be read.
