@@ -65,7 +65,7 @@ void ConstructionRng::begin_build(bool is_first) const {
   if (!is_first || own_) chiefs_.restore();
 }
 
-void do_on_chief(const Strategy& strategy, const char* what, FunctionRef<void()> act) {
+void do_on_chief(const Strategy& strategy, const char* what, FunctionRef<void()> act, std::optional<Deadline> limit) {
   WorkerGroup* const workers = StrategyAccess::workers(strategy);
   if (workers == nullptr) return act();
   std::exception_ptr failure;
@@ -79,7 +79,7 @@ void do_on_chief(const Strategy& strategy, const char* what, FunctionRef<void()>
     }
   }
   const auto name = lockstep::str("outcome of ", what);
-  seen = workers::broadcast_texts(*workers, {seen}, name, deadline_of(strategy.communication()))[0];
+  seen = workers::broadcast_texts(*workers, {seen}, name, limit.value_or(deadline_of(strategy.communication())))[0];
   if (failure) std::rethrow_exception(failure);
   if (seen.empty()) return;
   throw FailedPrecondition(errors::kPeerFailed, {.what = lockstep::str(what, " failed on the chief"),

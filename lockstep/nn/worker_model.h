@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/function_ref.h"
 #include "lockstep/data/format/mapped_file.h"
 #include "lockstep/strategy/replica_random.h"
@@ -49,8 +50,10 @@ void require_same_weights(const ModuleCore& model);
 /// The buffers of each replica of all workers, by replica id. Every worker must call it.
 std::vector<torch::OrderedDict<std::string, at::Tensor>> buffers_of_all_workers(const ModuleCore& model);
 
-/// Calls `act` only on the chief, and returns on every worker once it is done. If it throws, all workers throw.
-void do_on_chief(const Strategy& strategy, const char* what, FunctionRef<void()> act);
+/// Calls `act` only on the chief, and returns on every worker once it is done. If it throws, all workers throw. The others wait until
+/// `limit`, by default that of the strategy's collectives.
+void do_on_chief(const Strategy& strategy, const char* what, FunctionRef<void()> act,
+                 std::optional<Deadline> limit = {});
 
 /// Reads `path` on the chief; returns its contents on every worker.
 data::MappedFile chiefs_file(const Strategy& strategy, const std::string& path);

@@ -1,5 +1,7 @@
 #include "lockstep/train/agreement.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <string>
@@ -15,45 +17,29 @@ namespace {
 
 using lockstep::detail::StrategyAccess;
 
-enum Flag : std::int64_t {
-  kStop = 1,
-  kEndEpoch = 2,
-  kSave = 4,
-  kRate = 8,
-  kReason = 16,
-  kInBatches = 32,
-  kTerminates = 64
+/// A ballot without its reason, as workers exchange it.
+struct BallotBytes {
+  std::uint64_t savers = 0;
+  double learning_rate = 0, new_rate = 0;
+  bool stop = false, end_epoch = false, save = false, has_new_rate = false, has_reason = false;
+  bool decides_in_batches = false, terminates = false, unused = false;
 };
+using Numbers = std::array<std::int64_t, sizeof(BallotBytes) / sizeof(std::int64_t)>;
 
-/// Flags, the new learning rate, the present one, who saves.
-std::vector<std::int64_t> numbers_of(const Ballot& ballot) {
-  const Decision& decision = ballot.decision;
-  std::int64_t flags = 0;
-  const auto set = [&](bool is_set, Flag flag) {
-    if (is_set) flags |= flag;
-  };
-  set(decision.stop, kStop);
-  set(decision.end_epoch, kEndEpoch);
-  set(decision.save, kSave);
-  set(decision.learning_rate.has_value(), kRate);
-  set(!decision.reason.empty(), kReason);
-  set(ballot.decides_in_batches, kInBatches);
-  set(ballot.terminates, kTerminates);
-  return {flags, std::bit_cast<std::int64_t>(decision.learning_rate.value_or(0)),
-          std::bit_cast<std::int64_t>(ballot.learning_rate), std::bit_cast<std::int64_t>(ballot.savers)};
+Numbers numbers_of(const Ballot& ballot) {
+  const Decision& made = ballot.decision;
+  return std::bit_cast<Numbers>(BallotBytes{ballot.savers, ballot.learning_rate, made.learning_rate.value_or(0),
+                                            made.stop, made.end_epoch, made.save, made.learning_rate.has_value(),
+                                            !made.reason.empty(), ballot.decides_in_batches, ballot.terminates});
 }
 
-Ballot ballot_of(const std::int64_t* numbers) {
-  const auto has = [&](Flag flag) { return (numbers[0] & flag) != 0; };
-  Ballot ballot;
-  ballot.decision.stop = has(kStop);
-  ballot.decision.end_epoch = has(kEndEpoch);
-  ballot.decision.save = has(kSave);
-  if (has(kRate)) ballot.decision.learning_rate = std::bit_cast<double>(numbers[1]);
-  ballot.learning_rate = std::bit_cast<double>(numbers[2]);
-  ballot.decides_in_batches = has(kInBatches);
-  ballot.terminates = has(kTerminates);
-  ballot.savers = std::bit_cast<std::uint64_t>(numbers[3]);
+Ballot ballot_of(const BallotBytes& bytes) {
+  Ballot ballot{.decision = {.stop = bytes.stop, .end_epoch = bytes.end_epoch, .save = bytes.save},
+                .learning_rate = bytes.learning_rate,
+                .decides_in_batches = bytes.decides_in_batches,
+                .savers = bytes.savers,
+                .terminates = bytes.terminates};
+  if (bytes.has_new_rate) ballot.decision.learning_rate = bytes.new_rate;
   return ballot;
 }
 
@@ -84,13 +70,17 @@ Ballot agree(const Strategy& strategy, const Ballot& mine) {
   WorkerGroup* const group = StrategyAccess::workers(strategy);
   if (group == nullptr || group->workers() == 1) return outcome({mine});
   const Deadline deadline = deadline_of(strategy.communication());
-  const auto numbers = workers::all_gather(*group, numbers_of(mine), "decision of callbacks", deadline);
-  const std::size_t each = numbers.size() / static_cast<std::size_t>(group->workers());
+  const Numbers own = numbers_of(mine);
+  const auto numbers =
+      workers::all_gather(*group, std::vector<std::int64_t>(own.begin(), own.end()), "decision of callbacks", deadline);
   std::vector<Ballot> ballots;
   bool have_reasons = false;
-  for (std::size_t w = 0; w * each < numbers.size(); ++w) {
-    ballots.push_back(ballot_of(&numbers[w * each]));
-    have_reasons |= (numbers[w * each] & kReason) != 0;
+  for (auto next = numbers.begin(); next != numbers.end(); next += std::ssize(own)) {
+    Numbers other{};
+    std::copy_n(next, other.size(), other.begin());
+    const auto bytes = std::bit_cast<BallotBytes>(other);
+    ballots.push_back(ballot_of(bytes));
+    have_reasons |= bytes.has_reason;
   }
   if (have_reasons) {
     const auto reasons = workers::all_gather_texts(*group, {mine.decision.reason}, "reasons of callbacks", deadline);

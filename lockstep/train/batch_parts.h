@@ -3,10 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <vector>
 
+#include "lockstep/base/text.h"
 #include "lockstep/train/typed_function.h"
 #include "lockstep/values/structure.h"
 
@@ -28,6 +30,15 @@ struct Prediction {
   const AnyRef* target;  ///< null if the batch has none
   const BatchRefs& batch;
 };
+
+/// The types, for messages: "batch: Digits with the fields (tensor, tensor)"
+inline std::string types_of(const BatchRefs& batch) {
+  return lockstep::str("batch: ", lockstep::type_name(batch.whole.type()), " with the fields ",
+                       names_of_types(batch.fields));
+}
+inline std::string types_of(const Prediction& prediction) {
+  return lockstep::str("output: ", lockstep::type_name(prediction.output.type()), ", ", types_of(prediction.batch));
+}
 
 /// Calls `f(fields...)`, or `f(value)` for anything that has none.
 template <class T, class F>

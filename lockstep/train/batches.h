@@ -123,19 +123,29 @@ class Batches {
 
   Batches() = default;               ///< none
   Batches(data::Dataset<T> dataset)  // NOLINT(google-explicit-constructor)
-      : source_(std::make_shared<detail::DistributedSource<T>>(std::move(dataset))) {}
+      : Batches(std::make_shared<detail::DistributedSource<T>>(dataset),
+                std::make_shared<detail::DistributedSource<T>>(dataset)) {}
   Batches(DistributedDataset<T> distributed)  // NOLINT(google-explicit-constructor)
-      : source_(std::make_shared<detail::DistributedSource<T>>(std::move(distributed))) {}
+      : Batches(std::make_shared<detail::DistributedSource<T>>(std::move(distributed)), nullptr) {}
   /// The loader must outlive it.
   template <detail::LoaderOf<T> Loader>
-  explicit Batches(Loader& loader) : source_(std::make_shared<detail::LoaderSource<Loader>>(loader)) {}
+  explicit Batches(Loader& loader)
+      : Batches(std::make_shared<detail::LoaderSource<Loader>>(loader),
+                std::make_shared<detail::LoaderSource<Loader>>(loader)) {}
 
-  explicit operator bool() const { return source_ != nullptr; }
+  explicit operator bool() const { return for_training_ != nullptr; }
   /// For library code.
-  detail::BatchSource<T>& source() const { return *source_; }
+  detail::BatchSource<T>& source(bool training) const {
+    return training || for_validation_ == nullptr ? *for_training_ : *for_validation_;
+  }
 
  private:
-  std::shared_ptr<detail::BatchSource<T>> source_;
+  using Source = std::shared_ptr<detail::BatchSource<T>>;
+  Batches(Source for_training, Source for_validation)
+      : for_training_(std::move(for_training)), for_validation_(std::move(for_validation)) {}
+
+  /// Each has a place of its own in the data. Null: the same, because a distributed dataset counts its passes.
+  Source for_training_, for_validation_;
 };
 
 template <class T>

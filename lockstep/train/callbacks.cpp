@@ -4,10 +4,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/train/exact_numbers.h"
 #include "lockstep/train/monitored.h"
+#include "lockstep/train/require_option.h"
 #include "lockstep/values/float_text.h"
 
 namespace lockstep::train {
@@ -16,19 +16,16 @@ namespace {
 using detail::exact_number;
 using detail::exact_text;
 using detail::monitored;
-
-[[noreturn]] void throw_option(const char* callback, const std::string& what, const char* help) {
-  throw InvalidArgument(errors::kBadOption, {.what = what, .where = callback, .help = help});
-}
+using detail::require_option;
 
 class EarlyStopping final : public Callback {
  public:
   explicit EarlyStopping(EarlyStoppingOptions options) : options_(std::move(options)) {
-    if (options_.patience < 0)
-      throw_option("early_stopping", lockstep::str("patience must be >= 0, got ", options_.patience),
+    require_option(options_.patience >= 0, "early_stopping",
+                   lockstep::str("patience must be >= 0, got ", options_.patience),
                    "give the number of epochs to wait");
-    if (!(options_.min_delta >= 0))
-      throw_option("early_stopping", lockstep::str("min_delta must be >= 0, got ", options_.min_delta),
+    require_option(options_.min_delta >= 0, "early_stopping",
+                   lockstep::str("min_delta must be >= 0, got ", options_.min_delta),
                    "give the smallest change that counts as an improvement");
   }
   std::string name() const override { return "early_stopping"; }
@@ -130,8 +127,7 @@ class ReduceOnPlateau final : public Callback {
 class TerminateOnNan final : public Callback {
  public:
   explicit TerminateOnNan(TerminateOnNanOptions options) : options_(std::move(options)) {
-    if (options_.every < 1)
-      throw_option("terminate_on_nan", lockstep::str("every must be >= 1, got ", options_.every),
+    require_option(options_.every >= 1, "terminate_on_nan", lockstep::str("every must be >= 1, got ", options_.every),
                    "1 looks after each step");
   }
   std::string name() const override { return "terminate_on_nan"; }

@@ -23,26 +23,26 @@ using CallbackPtr = std::shared_ptr<Callback>;  ///< as `fit` takes them
 
 /// Options of `early_stopping`.
 struct EarlyStoppingOptions {
-  std::string monitor = "val_loss";  ///< the value that it looks at
+  std::string monitor = "val_loss";  ///< name of the value to watch
   int patience = 0;                  ///< epochs without an improvement before the training stops
   double min_delta = 0;              ///< an improvement is larger than this
   bool larger_is_better = false;     ///< true for values such as accuracy
-  int start_from_epoch = 0;          ///< earlier epochs are not looked at
+  int start_from_epoch = 0;          ///< earlier epochs are ignored
 };
 /// Stops when a value has not improved for more than `patience` epochs.
 LOCKSTEP_EXPORT CallbackPtr early_stopping(const EarlyStoppingOptions& options = {});
 
-/// Sets the learning rate at the beginning of each epoch. For a rate that changes with every step give `fit` a `.schedule`.
+/// Sets the learning rate at the beginning of each epoch. To change it with every step, give `fit` a `.schedule`.
 LOCKSTEP_EXPORT CallbackPtr learning_rate_scheduler(std::function<double(int epoch, double rate)> rate_of_epoch);
 
 /// Options of `reduce_on_plateau`.
 struct ReduceOnPlateauOptions {
-  std::string monitor = "val_loss";  ///< the value that it looks at
-  double factor = 0.1;               ///< what the rate is multiplied by
-  int patience = 10;                 ///< epochs without an improvement before it does
+  std::string monitor = "val_loss";  ///< name of the value to watch
+  double factor = 0.1;               ///< the learning rate is multiplied by this
+  int patience = 10;                 ///< epochs without an improvement before a reduction
   double threshold = 1e-4;           ///< an improvement is larger than this, relative to the best
-  int cooldown = 0;                  ///< epochs after it that do not count
-  double min_rate = 0;               ///< never goes below it
+  int cooldown = 0;                  ///< epochs after a reduction in which nothing is counted
+  double min_rate = 0;               ///< the learning rate is never set lower
   bool larger_is_better = false;     ///< true for values such as accuracy
 };
 /// Multiplies the learning rate by `factor` when a value has stopped improving.
@@ -50,18 +50,18 @@ LOCKSTEP_EXPORT CallbackPtr reduce_on_plateau(const ReduceOnPlateauOptions& opti
 
 /// Options of `terminate_on_nan`.
 struct TerminateOnNanOptions {
-  std::string monitor = "loss";  ///< the value
-  int every = 1;                 ///< steps; reading the value waits for the device
+  std::string monitor = "loss";  ///< name of the value to watch
+  int every = 1;                 ///< steps between two checks, each of which waits for the device
 };
 /// Stops after a step that makes the running loss NaN or infinite.
 LOCKSTEP_EXPORT CallbackPtr terminate_on_nan(const TerminateOnNanOptions& options = {});
 
-/// A callback made of functions; those that are left out do nothing.
+/// A callback made of functions. Functions that are left out do nothing.
 struct LambdaOptions {
   std::string name = "lambda";                                 ///< names its state in checkpoints
   std::function<Decision(const Training&)> train_begins = {};  ///< called before the first epoch
   std::function<Decision(const Training&)> epoch_begins = {};  ///< called before the first step of an epoch
-  /// Its decisions are looked at if `decides_in_batches`.
+  /// May return a decision only if `decides_in_batches`.
   std::function<Decision(const Training&)> batch_ends = {};
   /// Called after validation, with all values of the epoch.
   std::function<Decision(const Training&, const Logs&)> epoch_ends = {};
@@ -72,14 +72,14 @@ struct LambdaOptions {
 /// A callback that calls these functions.
 LOCKSTEP_EXPORT CallbackPtr lambda(LambdaOptions options);
 
-/// How fast a training runs.
+/// Measures how fast each epoch runs.
 class LOCKSTEP_EXPORT Timer final : public Callback {
  public:
   /// The speed of one epoch.
   struct Epoch {
     double seconds = 0;           ///< how long it took
-    double rows_per_second = 0;   ///< of all workers; 0 where the rows are unknown
-    double input_wait_share = 0;  ///< of the time, spent waiting for batches
+    double rows_per_second = 0;   ///< rows of all workers; 0 if the number of rows is unknown
+    double input_wait_share = 0;  ///< share of the time spent waiting for batches
   };
 
   std::string name() const override { return "timer"; }
@@ -89,7 +89,7 @@ class LOCKSTEP_EXPORT Timer final : public Callback {
   Decision epoch_ends(const Training& training, const Logs& logs) override;
   std::string to_text() const override;
   void from_text(const std::string& text) override;
-  /// Of each epoch of the last training, without its validation; those before it was resumed too.
+  /// The epochs of the last training, without their validation. After a resume they include those before it.
   const std::vector<Epoch>& epochs() const { return epochs_; }
 
  private:

@@ -38,20 +38,13 @@ std::optional<Snapshot> chiefs_snapshot(const Strategy& strategy, std::optional<
   if (outline.is_null()) return std::nullopt;
   Snapshot all;
   all.version = outline.at("version");
-  const auto send = [&](at::Tensor& value, const std::string& name) {
-    value = workers::broadcast(*workers, value, name, deadline);
-  };
-  for (const Json& name : outline.at("shared")) {
-    at::Tensor& value = all.shared[name];
-    if (mine) value = mine->shared.at(name);
-    send(value, name);
-  }
+  for (const std::string name : outline.at("shared"))
+    all.shared[name] = workers::broadcast(*workers, mine ? mine->shared.at(name) : at::Tensor(), name, deadline);
   for (const Json& entry : outline.at("by_replica")) {
     const std::string name = entry.at(0);
     const int replica = entry.at(1);
-    at::Tensor& value = all.by_replica[name][replica];
-    if (mine) value = mine->by_replica.at(name).at(replica);
-    send(value, name);
+    const at::Tensor value = mine ? mine->by_replica.at(name).at(replica) : at::Tensor();
+    all.by_replica[name][replica] = workers::broadcast(*workers, value, name, deadline);
   }
   for (const Json& entry : outline.at("texts")) all.texts[entry.at(0)] = entry.at(1);
   return all;

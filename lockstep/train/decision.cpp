@@ -1,6 +1,9 @@
 #include "lockstep/train/decision.h"
 
+#include <algorithm>
+
 #include "lockstep/base/text.h"
+#include "lockstep/data/format/listed.h"
 
 namespace lockstep::train {
 
@@ -13,27 +16,20 @@ Decision combine(const std::vector<Decision>& decisions) {
     all.save |= each.save;
     all.save_self |= each.save_self;
     if (!all.learning_rate) all.learning_rate = each.learning_rate;
-    bool is_new = !each.reason.empty();
-    for (const std::string& seen : reasons) is_new &= seen != each.reason;
-    if (is_new) reasons.push_back(each.reason);
+    const bool is_new = std::ranges::find(reasons, each.reason) == reasons.end();
+    if (is_new && !each.reason.empty()) reasons.push_back(each.reason);
   }
-  for (const std::string& reason : reasons) {
-    if (!all.reason.empty()) all.reason += "; ";
-    all.reason += reason;
-  }
+  all.reason = data::listed(reasons, "; ");
   return all;
 }
 
 std::string to_string(const Decision& decision) {
-  std::string text;
-  const auto add = [&](const std::string& part) {
-    if (!text.empty()) text += ", ";
-    text += part;
-  };
-  if (decision.stop) add("stop");
-  if (decision.end_epoch) add("end the epoch");
-  if (decision.save || decision.save_self) add("save");
-  if (decision.learning_rate) add(str("learning rate ", *decision.learning_rate));
+  std::vector<std::string> parts;
+  if (decision.stop) parts.emplace_back("stop");
+  if (decision.end_epoch) parts.emplace_back("end the epoch");
+  if (decision.save || decision.save_self) parts.emplace_back("save");
+  if (decision.learning_rate) parts.push_back(str("learning rate ", *decision.learning_rate));
+  std::string text = data::listed(parts);
   if (!text.empty() && !decision.reason.empty()) text += str(" (", decision.reason, ")");
   return text;
 }

@@ -1,20 +1,16 @@
 #pragma once
 
-#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "lockstep/train/callback.h"
+#include "lockstep/train/formatted.h"
 
 // Numbers as text that gives them back exactly, NaN and infinity too.
 namespace lockstep::train::detail {
 
-inline std::string exact_text(double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%a", value);
-  return text;
-}
+inline std::string exact_text(double value) { return formatted("%a", value); }
 inline double exact_number(const nlohmann::json& text) {
   return std::strtod(text.get_ref<const std::string&>().c_str(), nullptr);
 }

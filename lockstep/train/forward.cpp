@@ -31,8 +31,7 @@ Forward::Input Forward::input_of(const detail::BatchRefs& batch) const {
       {.what = lockstep::str("forward takes ", detail::names_of_types(plain_.types()),
                              ", which a batch does not begin with"),
        .where = "train::Model",
-       .seen = lockstep::str("batch: ", lockstep::type_name(batch.whole.type()), " with the fields ",
-                             detail::names_of_types(fields)),
+       .seen = types_of(batch),
        .help = lockstep::str("map the dataset to pairs of input and target; or give the model .forward = [net](const ",
                              lockstep::type_name(batch.whole.type()), "& mine) { return net->forward(...); }")});
 }

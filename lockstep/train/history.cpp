@@ -4,6 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/train/monitored.h"
 
 namespace lockstep::train {
 
@@ -17,17 +18,12 @@ std::vector<double> History::of(const std::string& name) const {
 }
 
 double History::last(const std::string& name) const {
-  if (!epochs.empty()) {
-    const auto found = epochs.back().find(name);
-    if (found != epochs.back().end()) return found->second;
-  }
-  std::string names;
-  if (!epochs.empty()) {
-    for (const auto& [known, value] : epochs.back()) names += lockstep::str(names.empty() ? "" : ", ", known);
-  }
-  throw NotFound(errors::kBadOption, {.what = lockstep::str("the history has no \"", name, "\""),
-                                      .seen = names.empty() ? "no epoch was trained" : "it has " + names,
-                                      .help = "values of validation begin with val_, and need .validation"});
+  const Logs last = epochs.empty() ? Logs() : epochs.back();
+  if (const auto found = last.find(name); found != last.end()) return found->second;
+  throw NotFound(errors::kBadOption,
+                 {.what = lockstep::str("the history has no \"", name, "\""),
+                  .seen = last.empty() ? "no epoch was trained" : "it has " + detail::names_in(last),
+                  .help = "values of validation begin with val_, and need .validation"});
 }
 
 }  // namespace lockstep::train

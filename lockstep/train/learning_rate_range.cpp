@@ -10,12 +10,29 @@
 #include "lockstep/train/logs/chart.h"
 #include "lockstep/train/logs/curves.h"
 #include "lockstep/train/monitored.h"
+#include "lockstep/train/require_option.h"
 
 namespace lockstep::train {
 namespace {
 
-void require(bool holds, const std::string& what, const char* help) {
-  if (!holds) throw InvalidArgument(errors::kBadOption, {.what = what, .where = "find_learning_rate", .help = help});
+void require_valid(const LearningRateRangeOptions& options) {
+  const auto require = [](bool holds, const std::string& what, const char* help) {
+    detail::require_option(holds, "find_learning_rate", what, help);
+  };
+  require(std::isfinite(options.from) && std::isfinite(options.to) && options.from > 0 && options.to > options.from,
+          lockstep::str("`from` must be > 0 and < `to`, got ", options.from, " and ", options.to),
+          "give the least and the greatest learning rate to try");
+  require(options.steps >= 5, lockstep::str("`steps` must be >= 5, got ", options.steps), "100 are usual");
+  require(options.smoothing >= 0 && options.smoothing < 1,
+          lockstep::str("`smoothing` must be from 0 to 0.999, got ", options.smoothing),
+          "0 takes the losses as they are");
+  require(options.stop_at == 0 || options.stop_at > 1,
+          lockstep::str("`stop_at` must be > 1, or 0, got ", options.stop_at), "0 goes on to the last step");
+}
+
+double rate_of(const LearningRateRangeOptions& options, std::int64_t step) {
+  const double done = static_cast<double>(step) / static_cast<double>(options.steps - 1);
+  return options.from * std::pow(options.to / options.from, done);
 }
 
 /// Where the loss falls fastest per factor of the rate, by the smoothed one, which is late by the mean age of what it is made of. The
@@ -36,10 +53,9 @@ std::optional<double> steepest(const std::vector<LearningRateRange::Point>& poin
   return found;
 }
 
-}  // namespace
-
-/// An epoch is one step of the test, a window of `.accumulate`, so that losses are those of all workers.
-class detail::RangeTest final : public Callback {
+/// Notes losses, and puts back what it was given. An epoch is one step of the test, a window of `.accumulate`, so that losses are
+/// those of all workers.
+class RangeTest final : public Callback {
  public:
   RangeTest(LearningRateRangeOptions options, int batches) : options_(std::move(options)), batches_(batches) {}
   std::string name() const override { return "find_learning_rate"; }
@@ -52,7 +68,7 @@ class detail::RangeTest final : public Callback {
     return {};
   }
   Decision epoch_ends(const Training& training, const Logs& logs) override {
-    const double loss = monitored("find_learning_rate", options_.monitor, logs);
+    const double loss = detail::monitored("find_learning_rate", options_.monitor, logs);
     if (!std::isfinite(loss)) return {.stop = true};
     losses_.push_back({rate_of(options_, (training.step - 1) / batches_), loss});
     const double last = smoothed(losses_, options_.smoothing).back().y;
@@ -82,35 +98,20 @@ class detail::RangeTest final : public Callback {
   double least_ = 0;                ///< of the smoothed losses
 };
 
-std::shared_ptr<detail::RangeTest> detail::make_range_test(const LearningRateRangeOptions& options, int batches) {
-  require(std::isfinite(options.from) && std::isfinite(options.to) && options.from > 0 && options.to > options.from,
-          lockstep::str("`from` must be > 0 and < `to`, got ", options.from, " and ", options.to),
-          "give the least and the greatest learning rate to try");
-  require(options.steps >= 5, lockstep::str("`steps` must be >= 5, got ", options.steps), "100 are usual");
-  require(options.smoothing >= 0 && options.smoothing < 1,
-          lockstep::str("`smoothing` must be from 0 to 0.999, got ", options.smoothing),
-          "0 takes the losses as they are");
-  require(options.stop_at == 0 || options.stop_at > 1,
-          lockstep::str("`stop_at` must be > 1, or 0, got ", options.stop_at), "0 goes on to the last step");
-  return std::make_shared<RangeTest>(options, batches);
-}
+}  // namespace
 
-std::shared_ptr<Callback> detail::callback_of(const std::shared_ptr<RangeTest>& test) { return test; }
-
-double detail::rate_of(const LearningRateRangeOptions& options, std::int64_t step) {
-  const double done = static_cast<double>(step) / static_cast<double>(options.steps - 1);
-  return options.from * std::pow(options.to / options.from, done);
-}
-
-LearningRateRange detail::run_range_test(RangeTest& test, Strategy& strategy, const std::function<void()>& train) {
+LearningRateRange detail::run_range_test(Strategy& strategy, const LearningRateRangeOptions& options, int batches,
+                                         const TrainRange& train) {
+  require_valid(options);
+  const auto test = std::make_shared<RangeTest>(options, batches);
   try {
-    train();
+    train(test, [=](std::int64_t step) { return rate_of(options, step / batches); });
   } catch (...) {
-    if (strategy.num_workers() == 1) test.put_back(strategy);  // with several it is not known what the others do
+    if (strategy.num_workers() == 1) test->put_back(strategy);  // with several it is not known what the others do
     throw;
   }
-  test.put_back(strategy);
-  return test.result();
+  test->put_back(strategy);
+  return test->result();
 }
 
 std::string LearningRateRange::svg() const {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/export.h"
@@ -41,15 +42,11 @@ struct LOCKSTEP_EXPORT LearningRateRange {
 
 namespace detail {
 
-/// Notes losses, sets rates, and puts back what it was given.
-class RangeTest;
-
-LOCKSTEP_EXPORT std::shared_ptr<RangeTest> make_range_test(const LearningRateRangeOptions& options, int batches);
-LOCKSTEP_EXPORT std::shared_ptr<Callback> callback_of(const std::shared_ptr<RangeTest>& test);
-LOCKSTEP_EXPORT double rate_of(const LearningRateRangeOptions& options, std::int64_t step);
-/// Trains, then puts everything back, also where that failed on the only worker.
-LOCKSTEP_EXPORT LearningRateRange run_range_test(RangeTest& test, Strategy& strategy,
-                                                 const std::function<void()>& train);
+/// Trains with a callback and a schedule, for one epoch per step of `batches`. Then puts everything back, also if that failed on the
+/// only worker.
+using TrainRange = std::function<void(std::shared_ptr<Callback>, Schedule)>;
+LOCKSTEP_EXPORT LearningRateRange run_range_test(Strategy& strategy, const LearningRateRangeOptions& options,
+                                                 int batches, const TrainRange& train);
 
 }  // namespace detail
 
@@ -63,15 +60,15 @@ template <class T>
 LearningRateRange find_learning_rate(Model& model, const Batches<T>& batches,
                                      const LearningRateRangeOptions& options = {}) {
   const int batches_of_step = model.options().accumulate.value_or(1);
-  const auto test = detail::make_range_test(options, batches_of_step);
-  const FitOptions<T> fit{
-      .epochs = options.steps,
-      .steps_per_epoch = batches_of_step,
-      .callbacks = {detail::callback_of(test)},
-      .schedule = [=](std::int64_t step) { return detail::rate_of(options, step / batches_of_step); },
-      .verbose = Verbose::Silent,
-      .parts = options.parts};
-  return detail::run_range_test(*test, model.strategy(), [&] { model.fit(batches, fit); });
+  const auto train = [&](std::shared_ptr<Callback> test, Schedule rates) {
+    model.fit(batches, FitOptions<T>{.epochs = options.steps,
+                                     .steps_per_epoch = batches_of_step,
+                                     .callbacks = {std::move(test)},
+                                     .schedule = std::move(rates),
+                                     .verbose = Verbose::Silent,
+                                     .parts = options.parts});
+  };
+  return detail::run_range_test(model.strategy(), options, batches_of_step, train);
 }
 template <class T>
 LearningRateRange find_learning_rate(Model& model, const data::Dataset<T>& dataset,

@@ -7,31 +7,30 @@
 #include "lockstep/base/error.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/train/loop_impl.h"
+#include "lockstep/train/require_option.h"
 
 namespace lockstep::train {
 namespace {
 
-[[noreturn]] void throw_option(const std::string& what, const std::string& help) {
-  throw InvalidArgument(errors::kBadOption, {.what = what, .where = "a training loop", .help = help});
-}
-
 void require_options(const LoopOptions& options) {
-  if (options.epochs < 0) throw_option(str("epochs must be >= 0, got ", options.epochs), "give the number of epochs");
-  if (options.initial_epoch < 0)
-    throw_option(str("initial_epoch must be >= 0, got ", options.initial_epoch), "epochs are counted from 0");
-  if (options.steps_per_epoch && *options.steps_per_epoch < 1)
-    throw_option(str("steps_per_epoch must be >= 1, got ", *options.steps_per_epoch),
-                 "leave it out: an epoch is a pass over the data");
+  const auto require = [](bool holds, const std::string& what, const char* help) {
+    detail::require_option(holds, "a training loop", what, help);
+  };
+  require(options.epochs >= 0, str("epochs must be >= 0, got ", options.epochs), "give the number of epochs");
+  require(options.initial_epoch >= 0, str("initial_epoch must be >= 0, got ", options.initial_epoch),
+          "epochs are counted from 0");
+  const std::int64_t steps = options.steps_per_epoch.value_or(1);
+  require(steps >= 1, str("steps_per_epoch must be >= 1, got ", steps),
+          "leave it out: an epoch is a pass over the data");
   std::set<std::string> names;
   for (const auto& callback : options.callbacks) {
-    if (callback == nullptr)
-      throw_option("a callback must not be null", "use std::make_shared of the callback's class");
-    if (!names.insert(callback->name()).second)
-      throw_option(str("two callbacks have the name \"", callback->name(), "\", the key of their state"),
-                   "give one of them another name");
+    require(callback != nullptr, "a callback must not be null", "use std::make_shared of the callback's class");
+    require(names.insert(callback->name()).second,
+            str("two callbacks have the name \"", callback->name(), "\", the key of their state"),
+            "give one of them another name");
   }
-  if (options.schedule && options.optimizers.empty())
-    throw_option("a schedule needs an optimizer", "give the loop .optimizers = {optimizer}");
+  require(!options.schedule || !options.optimizers.empty(), "a schedule needs an optimizer",
+          "give the loop .optimizers = {optimizer}");
 }
 
 /// Adds what a pass measured to the values of the epoch's passes of its kind.
@@ -143,7 +142,7 @@ bool Loop::next_epoch() {
     return true;
   }
   if (self.is_epoch_open) {
-    pass_ends();
+    self.pass_ends();
     self.epoch_ends();
     if (self.is_terminated) return false;
   }
@@ -175,19 +174,21 @@ bool Loop::next_epoch() {
 
 void Loop::begin_validation() {
   Impl& self = *impl_;
-  pass_ends();
+  self.pass_ends();
   if (self.is_terminated) return;
   if (self.to_pass_over.validation_begins > self.done.validation_begins++) return;
   self.moment([&](Callback& callback) { return callback.validation_begins(self.training); });
 }
 
-Loop::PassBegin Loop::begin_pass(bool training, detail::PassSource& batches) {
+Loop::PassBegin Loop::begin_pass(bool training, detail::PassSource* given) {
   Impl& self = *impl_;
+  if (given == nullptr) self.throw_no_batches(training);
+  detail::PassSource& batches = *given;
   if (!self.is_epoch_open) {
     throw FailedPrecondition(errors::kWrongContext, {.what = "steps of a loop belong inside an epoch",
                                                      .help = "write while (loop.next_epoch()) { ... } around them"});
   }
-  pass_ends();
+  self.pass_ends();
   if (self.is_terminated) return PassBegin::PassedOver;
   self.require_place(batches);
   Impl::Source& source = self.source_of(training, batches);
@@ -204,8 +205,8 @@ Loop::PassBegin Loop::begin_pass(bool training, detail::PassSource& batches) {
   self.pass = training ? Impl::Pass::Training : Impl::Pass::Validation;
   const bool takes_up = std::exchange(self.takes_up_pass, Impl::Pass::None) == self.pass;
   const bool is_resumed = std::exchange(source.is_resumed, false);
-  const bool is_at_place = (takes_up && is_resumed) || (training && continues_pass() && (!is_new || is_resumed));
-  if (!is_at_place) batches.start_pass(self.strategy);
+  const bool continues = training && self.options.steps_per_epoch && (!is_new || is_resumed);
+  if (!continues && !(takes_up && is_resumed)) batches.start_pass(self.strategy);
   if (training) {
     self.read_clocks();
     if (self.printer) self.printer->epoch_begins(self.progress({}));
@@ -213,29 +214,43 @@ Loop::PassBegin Loop::begin_pass(bool training, detail::PassSource& batches) {
   return takes_up ? PassBegin::TakenUp : PassBegin::Begun;
 }
 
-bool Loop::wants_step(bool training) const {
-  const Impl& self = *impl_;
-  if (self.is_terminated) return false;
-  if (!training) return true;
-  if (self.ending_epoch) return false;
-  return !self.options.steps_per_epoch || self.training.batch < *self.options.steps_per_epoch;
-}
-
-bool Loop::continues_pass() const { return impl_->options.steps_per_epoch.has_value(); }
-void Loop::fetch_begins() { impl_->fetch_begun = LoopClock::now(); }
-
-void Loop::step_begins(std::int64_t rows) {
+bool Loop::begin_step(bool training, detail::PassSource& batches, bool is_first, FunctionRef<std::int64_t()> take) {
   Impl& self = *impl_;
-  if (self.pass != Impl::Pass::Training) return;
-  self.rows_of_step = rows;
-  self.training.input_wait_seconds += seconds_since(self.fetch_begun);
-  self.read_learning_rate();  // callbacks may have set it in the optimizer after the step before
-  if (!self.options.schedule) return;
-  const double rate = self.options.schedule.rate(self.training.step);
-  if (rate != self.training.learning_rate) self.set_learning_rate(rate);
+  self.fetch_begun = LoopClock::now();
+  // With steps_per_epoch, a pass over the data that ends is followed by the next one.
+  const bool continues = training && self.options.steps_per_epoch;
+  for (bool is_next_pass = false; self.wants_step(training); is_next_pass = true) {
+    self.await_batch(batches);
+    if (!self.wants_step(training)) break;
+    const std::int64_t rows = take();
+    if (rows >= 0) {
+      self.step_begins(rows);
+      return true;
+    }
+    if (continues ? is_next_pass : is_first) self.throw_no_batches(training);
+    if (!continues) break;
+    batches.start_pass(self.strategy);
+  }
+  self.pass_ends();
+  return false;
 }
 
-void Loop::step_ends() {
+bool Loop::Impl::wants_step(bool of_training) const {
+  if (is_terminated) return false;
+  return !of_training || (!ending_epoch && (!options.steps_per_epoch || training.batch < *options.steps_per_epoch));
+}
+
+void Loop::Impl::step_begins(std::int64_t rows) {
+  if (pass != Pass::Training) return;
+  rows_of_step = rows;
+  training.input_wait_seconds += seconds_since(fetch_begun);
+  read_learning_rate();  // callbacks may have set it in the optimizer after the step before
+  if (!options.schedule) return;
+  const double rate = options.schedule.rate(training.step);
+  if (rate != training.learning_rate) set_learning_rate(rate);
+}
+
+void Loop::end_step() {
   Impl& self = *impl_;
   if (self.pass == Impl::Pass::Validation && self.votes_in_batches) self.vote({.decides_in_batches = true});
   if (self.pass != Impl::Pass::Training) return;
@@ -247,32 +262,29 @@ void Loop::step_ends() {
   self.batch_moment();
 }
 
-void Loop::pass_ends() {
-  Impl& self = *impl_;
-  const Impl::Pass pass = std::exchange(self.pass, Impl::Pass::None);
-  if (pass == Impl::Pass::None || self.is_terminated) return;
-  const Logs logs = self.meters.values();
-  self.meters.reset();
-  self.running_of_step = -1;
-  if (pass == Impl::Pass::Training) {
-    ++self.done.trainings;
-    add_values(self.train_logs, logs, /*of_training=*/true, self.training);
+void Loop::Impl::pass_ends() {
+  const Pass ended = std::exchange(pass, Pass::None);
+  if (ended == Pass::None || is_terminated) return;
+  const Logs logs = meters.values();
+  meters.reset();
+  running_of_step = -1;
+  if (ended == Pass::Training) {
+    ++done.trainings;
+    add_values(train_logs, logs, /*of_training=*/true, training);
     return;
   }
-  ++self.done.validations;
-  add_values(self.validation_logs, logs, /*of_training=*/false, self.training);
-  self.read_clocks();
-  self.moment([&](Callback& callback) { return callback.validation_ends(self.training, self.validation_logs); });
+  ++done.validations;
+  add_values(validation_logs, logs, /*of_training=*/false, training);
+  read_clocks();
+  moment([&](Callback& callback) { return callback.validation_ends(training, validation_logs); });
 }
 
-void Loop::throw_no_batches(bool training) const {
-  impl_->pass = Impl::Pass::None;
-  const std::string what =
-      training ? "the dataset to train on has no batches" : "the dataset for validation has no batches";
+void Loop::Impl::throw_no_batches(bool of_training) {
+  pass = Pass::None;
   throw InvalidArgument(
       errors::kBadOption,
-      {.what = what,
-       .where = lockstep::str("epoch ", impl_->training.epoch + 1, " of ", impl_->training.epochs),
+      {.what = of_training ? "the dataset to train on has no batches" : "the dataset for validation has no batches",
+       .where = str("epoch ", training.epoch + 1, " of ", training.epochs),
        .help = "look at what dataset.to_string() reads, and at .batch(size, {.drop_remainder = true}), "
                "which drops the only batch of a small dataset"});
 }

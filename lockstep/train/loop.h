@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
+#include "lockstep/base/function_ref.h"
 #include "lockstep/strategy/snapshot.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/train/batches.h"
@@ -24,30 +25,33 @@ namespace lockstep::train {
 
 /// Options of a Loop.
 struct LoopOptions {
-  int epochs = 1;         ///< the training ends before epoch number `epochs`
-  int initial_epoch = 0;  ///< the number of the first one
-  /// Steps of an epoch; by default a pass over the data. Passes then continue from one epoch to the next, and start again where
-  /// they end. All training passes of an epoch share them: one for which none is left is an error.
+  int epochs = 1;         ///< the number after that of the last epoch
+  int initial_epoch = 0;  ///< number of the first epoch, from 0
+  /// Training steps in an epoch; default: one pass over the data. If set, the next epoch continues in the data where this one
+  /// stopped, and at the end of the data a new pass starts. If an epoch has several training passes, they share these steps; a pass
+  /// for which none is left is an error.
   std::optional<std::int64_t> steps_per_epoch = {};
   std::vector<std::shared_ptr<Callback>> callbacks = {};  ///< called in this order
   std::vector<MetricPtr> metrics = {};                    ///< measured by `update` in each step
-  std::vector<LearningRate> optimizers = {};  ///< whose learning rates callbacks and the schedule set: `{optimizer}`
+  std::vector<LearningRate> optimizers = {};  ///< `{optimizer}`: callbacks and the schedule set their learning rates
   Schedule schedule = {};                     ///< sets the learning rate before each step
-  std::vector<NamedState> parts = {};         ///< model, optimizer and so on: what callbacks save beside the loop
+  std::vector<NamedState> parts = {};         ///< model, optimizer and so on, to save in checkpoints
   Verbose verbose = Verbose::Auto;            ///< of the chief; other workers print nothing
-  std::ostream* out = nullptr;                ///< where lines go in place of standard output
-  Resume resume = {};                         ///< where it begins; restores `parts` too
-  /// Accepts data whose position cannot be saved: a resumed loop reads the batches before its position again.
+  std::ostream* out = nullptr;                ///< where to print progress; default: standard output
+  Resume resume = {};                         ///< continues the loop, with `parts`, from a checkpoint
+  /// Allows data whose position cannot be saved. A resumed loop then reads and drops the batches before its position, which may not be
+  /// the same ones.
   bool inexact_resume = false;
-  /// With a callback that writes checkpoints, SIGTERM to any worker makes all save at the same step. Then each of them calls this
-  /// and the loop has ended; without it the process ends with status 143.
+  /// With a callback that writes checkpoints, SIGTERM to any worker makes all workers save after the same step. Then each calls this
+  /// and the loop ends; without it the process exits with status 143.
   std::function<void()> on_sigterm = {};
 };
 
 template <class T>
 class Steps;
 
-/// The epochs of a training: `fit` is built on it, and a loop of your own has the same metrics, progress and callbacks.
+/// The epochs of a training, for a loop of your own with the metrics, progress, callbacks and checkpoints of `fit`, which is built
+/// on it.
 ///
 ///     ls::train::Loop loop(strategy, {.epochs = 5, .metrics = {ls::train::metrics::accuracy()}, .optimizers = {optimizer}});
 ///     while (loop.next_epoch()) {
@@ -60,7 +64,7 @@ class Steps;
 ///       }
 ///     }
 ///
-/// Every worker runs the same loop. Outside of run.
+/// Every worker must run the same loop, outside of run.
 class LOCKSTEP_EXPORT Loop {
  public:
   Loop(Strategy& strategy, LoopOptions options);
@@ -70,33 +74,33 @@ class LOCKSTEP_EXPORT Loop {
 
   /// Ends the epoch that is open and begins the next one; false when the training has ended.
   bool next_epoch();
-  /// The steps of this epoch: a range whose elements are PerReplica batches. What follows a step in the body of the loop belongs
-  /// to it; callbacks see it when the next batch is asked for. Several passes in an epoch need different names for their values:
-  /// InvalidArgument otherwise.
+  /// The training steps of this epoch: a range of PerReplica batches. A step ends when the loop asks for the next batch: then it is
+  /// counted and callbacks are called, so a step that you leave by `break` does not count. If an epoch has several passes, their
+  /// values need different names: InvalidArgument otherwise.
   template <class T>
   Steps<T> steps(const Batches<T>& batches) {
     return Steps<T>(*this, batches, /*training=*/true);
   }
-  /// Tells callbacks that validation begins; optional, before the model is put into evaluation mode.
+  /// Calls `validation_begins` of the callbacks. Optional; call it before you put the model into evaluation mode.
   void begin_validation();
-  /// A pass over all of `batches`, after the epoch's steps. What is added to the meters in it appears as "val_...".
+  /// A pass over all of `batches`, after the training steps. Values that it adds to the meters are reported as "val_...".
   template <class T>
   Steps<T> validation_steps(const Batches<T>& batches) {
     return Steps<T>(*this, batches, /*training=*/false);
   }
 
-  /// To add to inside run.
+  /// Add to them inside run.
   Meters& meters();
   const Training& training() const;
   const History& history() const;
   Strategy& strategy() const;
-  /// Ends the training after this step; every worker must call it at the same step, outside of the callbacks.
+  /// Ends the training after this step. Every worker must call it at the same step. Callbacks return {.stop = true} instead.
   void stop(const std::string& reason);
-  /// Throws FailedPrecondition, with the stage that stands in the way, if the loop has checkpoints and could not resume these
-  /// batches exactly. Their first pass throws it too.
+  /// Throws FailedPrecondition, naming the stage that prevents it, if the loop writes checkpoints but could not resume these batches
+  /// exactly. The first pass over them throws the same.
   template <class T>
-  void require_resumable(const Batches<T>& batches) {
-    if (batches) require_place(batches.source());
+  void require_resumable(const Batches<T>& batches, bool training = true) {
+    if (batches) require_place(batches.source(training));
   }
 
  private:
@@ -104,17 +108,12 @@ class LOCKSTEP_EXPORT Loop {
   friend class Steps;
 
   enum class PassBegin { Begun, TakenUp, PassedOver };
-  PassBegin begin_pass(bool training, detail::PassSource& batches);
-  bool wants_step(bool training) const;
-  bool continues_pass() const;  ///< from one epoch to the next
+  PassBegin begin_pass(bool training, detail::PassSource* batches);
+  /// Begins a step with what `take` has taken from the batches: it returns the rows of the batch, or -1 at the end of the data. False
+  /// at the end of the pass. `is_first`: a pass that ends here had no batches.
+  bool begin_step(bool training, detail::PassSource& batches, bool is_first, FunctionRef<std::int64_t()> take);
+  void end_step();
   void require_place(detail::PassSource& batches);
-  void fetch_begins();
-  /// Returns when a batch can be had, or when SIGTERM has ended the training meanwhile.
-  void await_batch(detail::PassSource& batches);
-  void step_begins(std::int64_t rows);
-  void step_ends();
-  void pass_ends();
-  [[noreturn]] void throw_no_batches(bool training) const;
 
   struct Impl;
   std::unique_ptr<Impl> impl_;
@@ -125,9 +124,8 @@ template <class T>
 class Steps {
  public:
   Steps(Loop& loop, const Batches<T>& batches, bool training)
-      : loop_(&loop), source_(batches ? &batches.source() : nullptr), training_(training) {
-    if (source_ == nullptr) loop.throw_no_batches(training);
-    begin_ = loop.begin_pass(training, *source_);
+      : loop_(&loop), source_(batches ? &batches.source(training) : nullptr), training_(training) {
+    begin_ = loop.begin_pass(training, source_);
   }
 
   /// The end of every pass.
@@ -139,7 +137,7 @@ class Steps {
     const PerReplica<T>& operator*() const { return *steps_->batch_; }
     Cursor& operator++() {
       steps_->batch_.reset();  // before the next one is fetched, so that its memory can be used again
-      steps_->loop_->step_ends();
+      steps_->loop_->end_step();
       steps_->fetch();
       return *this;
     }
@@ -154,28 +152,11 @@ class Steps {
  private:
   void fetch() {
     if (begin_ == Loop::PassBegin::PassedOver) return;
-    if (!loop_->wants_step(training_)) return loop_->pass_ends();
-    loop_->fetch_begins();
-    if (!take()) return loop_->pass_ends();
-    if (!batch_ && training_ && loop_->continues_pass()) {
-      source_->start_pass(loop_->strategy());
-      if (!take()) return loop_->pass_ends();
-      if (!batch_) loop_->throw_no_batches(training_);
-    }
-    if (!batch_) {
-      if (taken_ == 0 && begin_ == Loop::PassBegin::Begun) loop_->throw_no_batches(training_);
-      return loop_->pass_ends();
-    }
-    ++taken_;
-    loop_->step_begins(rows_of(*batch_));
-  }
-
-  /// False if the training has ended while it waited.
-  bool take() {
-    loop_->await_batch(*source_);
-    if (!loop_->wants_step(training_)) return false;
-    batch_ = source_->next();
-    return true;
+    const bool is_first = std::exchange(begin_, Loop::PassBegin::TakenUp) == Loop::PassBegin::Begun;
+    loop_->begin_step(training_, *source_, is_first, [&] {
+      batch_ = source_->next();
+      return batch_ ? rows_of(*batch_) : -1;
+    });
   }
 
   /// Of all workers; 0 where unknown.
@@ -190,7 +171,6 @@ class Steps {
   lockstep::train::detail::BatchSource<T>* source_;
   bool training_;
   Loop::PassBegin begin_;
-  std::int64_t taken_ = 0;
   std::optional<PerReplica<T>> batch_;
 };
 

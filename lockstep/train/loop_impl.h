@@ -71,8 +71,15 @@ struct Loop::Impl {
   Source& source_of(bool training, const detail::PassSource& batches);
   std::unique_ptr<Stateful> make_state();
 
+  // Passes.
+  bool wants_step(bool of_training) const;
+  /// Returns when a batch is there, or when SIGTERM has ended the training meanwhile.
+  void await_batch(detail::PassSource& batches);
+  void step_begins(std::int64_t rows);
+  void pass_ends();
   /// Throws if an earlier training pass of the epoch took all of `steps_per_epoch`.
   void require_steps_left() const;
+  [[noreturn]] void throw_no_batches(bool of_training);
 
   const Logs& running_logs();
   ProgressState progress(const Logs& values) const;

@@ -85,12 +85,11 @@ void Loop::Impl::terminate() {
   options.on_sigterm();
 }
 
-void Loop::await_batch(detail::PassSource& batches) {
-  Impl& self = *impl_;
+void Loop::Impl::await_batch(detail::PassSource& batches) {
   // Other workers may be inside the step already: with several, the vote after it decides.
-  if (!self.watch || self.strategy.num_workers() > 1) return;
-  while (!batches.wait_for(kLookForSignals) && self.watch) {
-    if (self.watch->is_requested()) self.vote({.decides_in_batches = true});
+  if (!watch || strategy.num_workers() > 1) return;
+  while (!batches.wait_for(kLookForSignals) && watch) {
+    if (watch->is_requested()) vote({.decides_in_batches = true});
   }
 }
 

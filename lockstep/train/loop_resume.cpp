@@ -11,6 +11,7 @@
 #include "lockstep/train/checkpoint/errors.h"
 #include "lockstep/train/chiefs_snapshot.h"
 #include "lockstep/train/loop_impl.h"
+#include "lockstep/train/require_option.h"
 
 // What a checkpoint keeps of a loop, and how a loop continues from one.
 namespace lockstep::train {
@@ -111,10 +112,10 @@ void Loop::Impl::go_to(const detail::LoopPlace& place) {
 void Loop::Impl::capture(Snapshot& into, const std::string& name) {
   lockstep::detail::put_text(into, name + "/place", to_text(place()));
   meters.capture(into, name + "/meters");
-  for (const auto& callback : options.callbacks)
-    lockstep::detail::put_text(into, state_entry(name, *callback), callback->to_text());
   for (const auto& callback : options.callbacks) {
-    if (const Stateful* const kept = callback->state()) kept->capture(into, state_entry(name, *callback));
+    const std::string entry = state_entry(name, *callback);
+    lockstep::detail::put_text(into, entry, callback->to_text());
+    if (const Stateful* const kept = callback->state()) kept->capture(into, entry);
   }
   const auto add = [&](const std::vector<Source>& sources, const char* kind) {
     for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -146,7 +147,7 @@ void Loop::Impl::restore(const Snapshot& from, const std::string& name) {
     const std::string entry = state_entry(name, *callback);
     const auto saved = from.texts.find(entry);
     if (saved == from.texts.end()) {
-      say_info(lockstep::str("callback \"", callback->name(), "\" is not in the checkpoint and starts from its initial state"));
+      say_info(lockstep::str("callback \"", callback->name(), "\" is not in the checkpoint: it starts from scratch"));
       continue;
     }
     callback->from_text(saved->second);
@@ -241,8 +242,8 @@ void Loop::Impl::use(Source& source, detail::PassSource& batches) {
   if (wants_places() && std::ranges::find(source.replaced, batches.number()) != source.replaced.end()) {
     throw FailedPrecondition(
         errors::kCheckpoint,
-        {.what = "different datasets take turns from epoch to epoch, and a checkpoint keeps the "
-                 "position in one for each pass of an epoch",
+        {.what = "a checkpoint has one position for each pass of an epoch, and cannot have those of datasets "
+                 "that take turns from epoch to epoch",
          .where = lockstep::str("epoch ", training.epoch + 1, " of ", training.epochs),
          .help = "use the same datasets in the same order in every epoch, or set .inexact_resume = "
                  "true"});
@@ -253,10 +254,14 @@ void Loop::Impl::use(Source& source, detail::PassSource& batches) {
 }
 
 Loop::Impl::Source& Loop::Impl::source_of(bool of_training, const detail::PassSource& batches) {
+  const auto is_of_batches = [&](const Source& source) { return source.batches.get() == &batches; };
+  const bool is_shared = std::ranges::any_of(of_training ? validation_sources : train_sources, is_of_batches);
+  detail::require_option(!is_shared || !(wants_places() || options.steps_per_epoch), "a training loop",
+                         "training and validation must not share one distributed dataset, which has one position",
+                         "make ls::train::Batches of the dataset itself, or distribute it once for each of them");
   std::vector<Source>& sources = of_training ? train_sources : validation_sources;
-  for (Source& source : sources) {
-    if (source.batches.get() == &batches) return source;  // a second pass of the epoch over the same ones
-  }
+  const auto known = std::ranges::find_if(sources, is_of_batches);  // a second pass of the epoch over the same ones
+  if (known != sources.end()) return *known;
   const auto i = static_cast<std::size_t>(of_training ? done.trainings : done.validations);
   if (i >= sources.size()) sources.resize(i + 1);
   return sources[i];

@@ -98,12 +98,12 @@ at::Tensor Loss::operator()(const at::Tensor& output, const at::Tensor& target) 
 }
 
 at::Tensor Loss::operator()(const detail::Prediction& prediction) const {
-  const detail::AnyRef of_batch[] = {prediction.output, prediction.batch.whole};
-  const detail::AnyRef of_target[] = {prediction.output,
-                                      prediction.target != nullptr ? *prediction.target : prediction.batch.whole};
-  const bool is_tensor_alone = prediction.target == nullptr && prediction.batch.whole.is<at::Tensor>();
-  if (!is_tensor_alone && f_.takes(of_target)) return f_(of_target);
-  if (!is_tensor_alone && f_.takes(of_batch)) return f_(of_batch);
+  const detail::AnyRef &output = prediction.output, &batch = prediction.batch.whole;
+  const detail::AnyRef& target = prediction.target != nullptr ? *prediction.target : batch;
+  const bool is_tensor_alone = prediction.target == nullptr && batch.is<at::Tensor>();
+  if (!is_tensor_alone) {
+    if (auto losses = f_.call_with_first({{output, target}, {output, batch}})) return *std::move(losses);
+  }
   if (is_tensor_alone || (prediction.target == nullptr && prediction.batch.fields.size() == 1)) {
     throw InvalidArgument(
         errors::kStructure,
@@ -119,9 +119,7 @@ at::Tensor Loss::operator()(const detail::Prediction& prediction) const {
            lockstep::str("the loss takes ", detail::names_of_types(f_.types()), ", and must take the output and the ",
                          prediction.target != nullptr ? "target, or the output and the batch" : "batch"),
        .where = "the loss of a train::Model",
-       .seen = lockstep::str("output: ", lockstep::type_name(prediction.output.type()),
-                             ", batch: ", lockstep::type_name(prediction.batch.whole.type()), " with the fields ",
-                             detail::names_of_types(prediction.batch.fields)),
+       .seen = types_of(prediction),
        .help =
            lockstep::str("give the model .loss = [](const ", lockstep::type_name(prediction.output.type()),
                          "& output, const ", lockstep::type_name(prediction.batch.whole.type()), "& mine) { ... }")});

@@ -12,8 +12,8 @@
 
 namespace lockstep::train {
 
-/// One loss for each row: [rows], or [rows, ...] of which each row counts as its mean. A function of what the network's forward
-/// returns and of the target, which is the last field of a batch, or of the whole batch.
+/// A function that returns one loss for each row: [rows], or [rows, ...], which is averaged over each row. Its first parameter is the
+/// network's output, its second one the target, which is the last field of a batch, or the whole batch.
 ///
 ///     .loss = [](const Tensor& output, const Tensor& target) { ... }
 ///     .loss = [](const VaeOutput& output, const Images& mine) { ... }
@@ -30,7 +30,7 @@ class LOCKSTEP_EXPORT Loss {
                   "[](const Output& output, const Target& target) { return one value for each row; }");
     if constexpr (kIsLoss) f_ = {std::move(f), Parameters()};
   }
-  /// None, if the function is empty.
+  /// An empty function gives an empty loss.
   template <class R, class... A>
   Loss(std::function<R(A...)> f) {  // NOLINT(google-explicit-constructor)
     if (f) *this = Loss([f = std::move(f)](const std::remove_cvref_t<A>&... values) { return f(values...); });
@@ -52,9 +52,9 @@ namespace losses {
 struct CrossEntropyOptions {
   double label_smoothing = 0.0;  ///< the share of each target that goes to all classes evenly
 };
-/// Logits of classes in dimension 1, and class numbers or probabilities as targets.
+/// Of logits with classes in dimension 1, and class numbers or probabilities as targets.
 LOCKSTEP_EXPORT Loss cross_entropy(const CrossEntropyOptions& options = {});
-/// Logits and targets of one shape, between 0 and 1.
+/// Of logits, and targets from 0 to 1 of the same shape.
 LOCKSTEP_EXPORT Loss binary_cross_entropy();
 LOCKSTEP_EXPORT Loss mse();
 LOCKSTEP_EXPORT Loss mae();

@@ -20,27 +20,24 @@
 #include "lockstep/strategy/replica_context.h"
 #include "lockstep/strategy/values_of_all.h"
 #include "lockstep/train/metrics/add.h"
+#include "lockstep/train/monitored.h"
+#include "lockstep/train/require_option.h"
 #include "lockstep/train/select.h"
 
 namespace lockstep::train {
 namespace {
 
 std::string names_of(const std::map<std::string, at::Tensor>& sums) {
-  std::string names;
-  for (const auto& [name, unused] : sums) names += lockstep::str(names.empty() ? "" : ", ", name);
-  return names.empty() ? "nothing" : names;
+  return sums.empty() ? "nothing" : detail::names_in(sums);
 }
 
 void require_different_names(const std::vector<MetricPtr>& metrics) {
   std::set<std::string> names;
   for (const MetricPtr& metric : metrics) {
-    if (metric == nullptr)
-      throw InvalidArgument(errors::kBadOption,
-                            {.what = "a metric must not be null",
-                             .help = "use ls::train::metrics, or std::make_shared of your own class"});
-    if (names.insert(metric->name()).second) continue;
-    throw InvalidArgument(errors::kBadOption, {.what = str("two metrics have the name \"", metric->name(), "\""),
-                                               .help = "give one of them another .name"});
+    detail::require_option(metric != nullptr, "metrics", "a metric must not be null",
+                           "use ls::train::metrics, or std::make_shared of your own class");
+    detail::require_option(names.insert(metric->name()).second, "metrics",
+                           str("two metrics have the name \"", metric->name(), "\""), "give one of them another .name");
   }
 }
 
@@ -245,20 +242,15 @@ void Meters::check(const Snapshot& from, const std::string& name) const {
     if (entry == from.by_replica.end()) continue;  // nothing was added before it was captured
     const GatheredMetric* const all = gathered(*metric);
     for (const auto& [id, tensor] : entry->second) {
-      if (all != nullptr ? tensor.dim() == 2 && tensor.size(1) == all->columns()
-                         : tensor.dim() == 1 && tensor.numel() == metric->sums())
+      const bool has_sums = all == nullptr && tensor.dim() == 1;
+      if (has_sums ? tensor.numel() == metric->sums()
+                   : all != nullptr && tensor.dim() == 2 && tensor.size(1) == all->columns())
         continue;
-      if (all != nullptr || tensor.dim() != 1) {
-        throw InvalidArgument(
-            errors::kSavedState,
-            {.what = str("metric \"", metric->name(), "\" is one of ", all != nullptr ? "all examples" : "sums",
-                         ", and that of the snapshot is not"),
-             .where = name,
-             .help = "make the metric with the options that it had when the snapshot was taken"});
-      }
+      const std::string differs =
+          has_sums ? str("has ", metric->sums(), " sums, and the snapshot ", tensor.numel())
+                   : str("is one of ", all != nullptr ? "all examples" : "sums", ", and that of the snapshot is not");
       throw InvalidArgument(errors::kSavedState,
-                            {.what = str("metric \"", metric->name(), "\" has ", metric->sums(),
-                                         " sums, and the snapshot ", tensor.numel()),
+                            {.what = str("metric \"", metric->name(), "\" ", differs),
                              .where = name,
                              .help = "make the metric with the options that it had when the snapshot was taken"});
     }

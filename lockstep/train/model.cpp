@@ -18,9 +18,12 @@
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/nn/sizes_of_losses.h"
 #include "lockstep/nn/state.h"
+#include "lockstep/train/require_option.h"
 
 namespace lockstep::train {
 namespace {
+
+using detail::require_option;
 
 void require_loss(const Loss& loss) {
   if (loss) return;
@@ -31,32 +34,11 @@ void require_loss(const Loss& loss) {
                                     "give it a step of your own: model.set_train_step"});
 }
 
-/// Throws if `options` has one that only the default training step heeds.
-void require_step_heeds(const ModelOptions& options) {
-  const auto refuse = [](const char* option, const std::string& help) {
-    throw InvalidArgument(errors::kBadOption, {.what = lockstep::str("a step given to set_train_step does not use .",
-                                                                     option, " of the model"),
-                                               .where = "train::Model",
-                                               .help = lockstep::str("leave out .", option, ", and ", help)});
-  };
-  if (options.scaler != nullptr)
-    refuse("scaler",
-           "call optimizer.minimize(loss, scaler) in the step; .parts = {{\"scaler\", scaler}} of fit saves it");
-  if (options.accumulate.value_or(1) > 1) {
-    refuse("accumulate",
-           lockstep::str("call optimizer.set_accumulate(", *options.accumulate,
-                         ") before fit and ls::average_loss(losses, ", *options.accumulate, " * rows) in the step"));
-  }
-  if (options.autocast) refuse("autocast", "put an ls::Autocast guard into the step, and for evaluation into .forward");
-  if (options.channels_last)
-    refuse("channels_last", "call images.contiguous(at::MemoryFormat::ChannelsLast) in the step, and in .forward");
-}
-
-void require_positive(const std::optional<double>& value, const char* option) {
-  if (!value || (std::isfinite(*value) && *value > 0)) return;
-  throw InvalidArgument(errors::kBadOption, {.what = lockstep::str(option, " must be finite and > 0, got ", *value),
-                                             .where = "train::Model",
-                                             .help = "leave it out: gradients are then not clipped"});
+void require_positive(const std::optional<double>& norm, const char* option) {
+  const double value = norm.value_or(1);
+  require_option(std::isfinite(value) && value > 0, "train::Model",
+                 lockstep::str(option, " must be finite and > 0, got ", value),
+                 "leave it out: gradients are then not clipped");
 }
 
 /// Throws if the network has weights of images, and they are not in channels-last memory.
@@ -80,21 +62,22 @@ Model::Model(std::shared_ptr<lockstep::detail::ModuleCore> core, MirroredOptimiz
   if (!options_.forward) options_.forward = std::move(of_network);
   require_positive(options_.clip_norm, "clip_norm");
   require_positive(options_.clip_value, "clip_value");
-  if (options_.accumulate && *options_.accumulate < 1) {
-    throw InvalidArgument(
-        errors::kBadOption,
-        {.what = lockstep::str("accumulate must be >= 1, got ", *options_.accumulate),
-         .where = "train::Model",
-         .help = "1 updates after every step; 4 updates after every fourth, with the gradients of four"});
-  }
+  const int accumulate = options_.accumulate.value_or(1);
+  require_option(accumulate >= 1, "train::Model", lockstep::str("accumulate must be >= 1, got ", accumulate),
+                 "1 updates after every step; 4 updates after every fourth, with the gradients of four");
   if (options_.channels_last) require_channels_last(*core_);
   if (options_.clip_norm) optimizer_.set_clip_global_norm(options_.clip_norm);
   if (options_.clip_value) optimizer_.set_clip_value(options_.clip_value);
   if (options_.accumulate) optimizer_.set_accumulate(*options_.accumulate);
 }
 
-detail::AnyValue Model::output_of(const Forward::Input& input) const {
-  return options_.forward(input, options_.channels_last);
+detail::AnyValue Model::compute(const Forward::Input& input, const detail::BatchRefs& batch, at::Tensor* losses) const {
+  std::optional<Autocast> autocast;
+  if (options_.autocast) autocast.emplace(*options_.autocast);
+  detail::AnyValue output = options_.forward(input, options_.channels_last);
+  if (losses != nullptr && options_.loss)
+    *losses = detail::row_losses(options_.loss, {output.ref(), input.target, batch});
+  return output;
 }
 
 /// The share of this replica in the mean over the batch; in a window of `.accumulate`, in that of its batches.
@@ -108,46 +91,36 @@ at::Tensor Model::average(const at::Tensor& losses) const {
 void Model::default_train_step(const detail::BatchRefs& batch, Meters& meters) {
   require_loss(options_.loss);
   const Forward::Input input = options_.forward.input_of(batch);
-  std::optional<detail::AnyValue> output;
   at::Tensor losses;
-  {
-    std::optional<Autocast> autocast;
-    if (options_.autocast) autocast.emplace(*options_.autocast);
-    output = output_of(input);
-    losses = detail::row_losses(options_.loss, {output->ref(), input.target, batch});
-  }
+  const detail::AnyValue output = compute(input, batch, &losses);
   const at::Tensor loss = average(losses);
   if (options_.scaler != nullptr)
     optimizer_.minimize(loss, *options_.scaler);
   else
     optimizer_.minimize(loss);
   meters.add_mean("loss", losses);
-  meters.add(detail::Prediction{output->ref(), input.target, batch});
+  meters.add(detail::Prediction{output.ref(), input.target, batch});
 }
 
 void Model::evaluation_step(const detail::BatchRefs& batch, Meters& meters) const {
   const Forward::Input input = options_.forward.input_of(batch);
   const at::NoGradGuard no_grad;
-  std::optional<Autocast> autocast;
-  if (options_.autocast) autocast.emplace(*options_.autocast);
-  const detail::AnyValue output = output_of(input);
-  const detail::Prediction prediction{output.ref(), input.target, batch};
-  if (options_.loss) meters.add_mean("loss", detail::row_losses(options_.loss, prediction));
-  meters.add(prediction);
+  at::Tensor losses;
+  const detail::AnyValue output = compute(input, batch, &losses);
+  if (losses.defined()) meters.add_mean("loss", losses);
+  meters.add(detail::Prediction{output.ref(), input.target, batch});
 }
 
 detail::AnyValue Model::prediction_step(const detail::BatchRefs& batch) const {
   const at::NoGradGuard no_grad;
-  std::optional<Autocast> autocast;
-  if (options_.autocast) autocast.emplace(*options_.autocast);
-  return output_of(options_.forward.input_of(batch));
+  return compute(options_.forward.input_of(batch), batch, nullptr);
 }
 
 void Model::require_output(const std::type_info& output) const {
   if (!options_.forward || options_.forward.result() == output) return;
   const std::string returned = lockstep::type_name(options_.forward.result());
   throw InvalidArgument(errors::kStructure,
-                        {.what = lockstep::str("the model's forward returns ", returned, ", and predict was to return ",
+                        {.what = lockstep::str("predict must return ", returned, ", as the model's forward does, got ",
                                                lockstep::type_name(output)),
                          .where = "predict",
                          .help = lockstep::str("write model.predict<", returned, ">(batches)")});
@@ -157,7 +130,7 @@ void Model::require_rows(const at::Tensor& output, std::int64_t rows) {
   if (output.defined() && output.dim() > 0 && output.size(0) == rows) return;
   throw InvalidArgument(
       errors::kShape,
-      {.what = "predict joins rows, and a tensor of the output does not have them in its first dimension",
+      {.what = "predict needs outputs whose first dimension is the rows of the batch",
        .where = "predict",
        .seen = lockstep::str(output.defined() ? lockstep::str("shape ", output.sizes()) : "an undefined tensor",
                              " for ", counted(rows, "row")),
@@ -201,14 +174,6 @@ void Model::require_outside_of_run(const char* operation) const {
   lockstep::detail::require_outside_of_run(operation, "call it outside: it runs the model on all replicas by itself");
 }
 
-void Model::require_interval(int validation_every) {
-  if (validation_every >= 1) return;
-  throw InvalidArgument(errors::kBadOption,
-                        {.what = lockstep::str("validation_every must be >= 1, got ", validation_every),
-                         .where = "fit",
-                         .help = "leave out .validation for a training without it"});
-}
-
 std::vector<NamedState> Model::all_parts(std::vector<NamedState> own) {
   std::vector<NamedState> parts;
   const auto state = lockstep::detail::state_of_model(core_);
@@ -225,28 +190,43 @@ void Model::prepare_training() {
   if (!core_->replica(0)->is_training()) core_->train(true);
 }
 
-std::vector<bool> Model::enter_evaluation() const {
+std::shared_ptr<void> Model::evaluation_mode() const {
   std::vector<bool> modes;
   for (const auto& module : core_->replica(0)->modules()) modes.push_back(module->is_training());
   core_->train(false);
-  return modes;
+  const auto put_back = [core = core_, modes](void*) {
+    for (std::size_t k = 0; k < core->size(); ++k) {
+      // Parents come before their children, whose modes they set too.
+      const auto modules = core->replica(k)->modules();
+      for (std::size_t m = 0; m < modules.size() && m < modes.size(); ++m) modules[m]->train(modes[m]);
+    }
+  };
+  return {nullptr, put_back};
 }
 
-void Model::leave_evaluation(const std::vector<bool>& modes) const {
-  for (std::size_t k = 0; k < core_->size(); ++k) {
-    // Parents come before their children, whose modes they set too.
-    const auto modules = core_->replica(k)->modules();
-    for (std::size_t m = 0; m < modules.size() && m < modes.size(); ++m) modules[m]->train(modes[m]);
-  }
+void Model::require_own_step_heeds_options() const {
+  const auto require = [](bool holds, const char* option, const std::string& help) {
+    require_option(holds, "train::Model",
+                   lockstep::str("a step given to set_train_step does not use .", option, " of the model"),
+                   lockstep::str("leave out .", option, ", and ", help));
+  };
+  require(options_.scaler == nullptr, "scaler",
+          "call optimizer.minimize(loss, scaler) in the step; .parts = {{\"scaler\", scaler}} of fit saves it");
+  const int accumulate = options_.accumulate.value_or(1);
+  require(accumulate == 1, "accumulate",
+          lockstep::str("call optimizer.set_accumulate(", accumulate, ") before fit and ls::average_loss(losses, ",
+                        accumulate, " * rows) in the step"));
+  require(!options_.autocast, "autocast", "put an ls::Autocast guard into the step, and for evaluation into .forward");
+  require(!options_.channels_last, "channels_last",
+          "call images.contiguous(at::MemoryFormat::ChannelsLast) in the step, and in .forward");
 }
-
-void Model::require_own_step_heeds_options() const { require_step_heeds(options_); }
 
 void Model::throw_other_batch() const {
-  throw InvalidArgument(errors::kStructure,
-                        {.what = "set_train_step was given a step for another type of batch than the dataset's",
-                         .where = "train::Model",
-                         .help = "let the step take `const Batch&` with the dataset's value_type"});
+  throw InvalidArgument(
+      errors::kStructure,
+      {.what = "the step given to set_train_step takes a different type of batch than the dataset has",
+       .where = "train::Model",
+       .help = "let the step take `const Batch&` with the dataset's value_type"});
 }
 
 }  // namespace lockstep::train

@@ -28,56 +28,46 @@ namespace lockstep::train {
 /// Options of a Model.
 struct ModelOptions {
   Loss loss = {};                               ///< what training minimises
-  std::vector<MetricPtr> metrics = {};          ///< shown beside the loss
-  std::optional<at::ScalarType> autocast = {};  ///< computes forward and loss in this type
-  GradScaler* scaler = nullptr;                 ///< for half precision; outlives the model
-  Forward forward = {};                         ///< in place of the network's own
-  /// Updates once per so many steps, with the gradients of all of them; each batch counts as one part of so many. The end of an
-  /// epoch updates with what there is.
+  std::vector<MetricPtr> metrics = {};          ///< shown next to the loss
+  std::optional<at::ScalarType> autocast = {};  ///< dtype in which forward and loss are computed
+  GradScaler* scaler = nullptr;                 ///< for autocast to float16; must outlive the model
+  Forward forward = {};                         ///< replaces the network's own forward
+  /// Updates the weights once every so many steps, with the mean gradient of their batches. The end of an epoch updates with the
+  /// batches that are left.
   std::optional<int> accumulate = {};
-  std::optional<double> clip_norm = {};   ///< all gradients together are shortened to this norm
-  std::optional<double> clip_value = {};  ///< each element of a gradient is limited to this size
-  /// Images reach the network in channels-last memory. Its weights must be, too: strategy.make<Net>({.channels_last = true}, ...).
+  std::optional<double> clip_norm = {};   ///< largest norm of all gradients together
+  std::optional<double> clip_value = {};  ///< largest absolute value of an element of a gradient
+  /// Converts images to channels-last memory. Make the network channels-last, too: strategy.make<Net>({.channels_last = true}, ...).
   bool channels_last = false;
-  /// On a GPU `fit` records the training step as a CUDA graph, if it can be (docs/gpu.md); `capture_reason` says why not.
+  /// On a GPU, `fit` replays the training step as a CUDA graph if it can (docs/gpu.md); `capture_reason` says why it could not.
   bool capture = false;
 };
 
 /// Options of `Model::fit`.
 template <class T>
 struct FitOptions {
-  int epochs = 1;                                         ///< the training ends before epoch number `epochs`
-  Batches<T> validation = {};                             ///< after each epoch; its values begin with "val_"
-  int validation_every = 1;                               ///< epochs
+  int epochs = 1;                                         ///< the number after that of the last epoch, as in Keras
+  Batches<T> validation = {};                             ///< evaluated after each epoch; its values begin with "val_"
+  int validation_every = 1;                               ///< epochs between two validations
   std::optional<std::int64_t> steps_per_epoch = {};       ///< unset: one pass over the data
   std::vector<std::shared_ptr<Callback>> callbacks = {};  ///< called in this order
   Schedule schedule = {};                                 ///< sets the learning rate before each step
   Verbose verbose = Verbose::Auto;                        ///< how progress is shown
-  int initial_epoch = 0;  ///< the number of the first epoch; the training ends before `epochs`
-  /// State of the program's own to save and restore, beside "model", "optimizer", "scaler" and "loop".
+  int initial_epoch = 0;                                  ///< number of the first epoch, from 0
+  /// More state to save in checkpoints, apart from "model", "optimizer", "scaler" and "loop".
   std::vector<NamedState> parts = {};
-  std::ostream* out = nullptr;  ///< where progress goes in place of standard output
-  Resume resume = {};           ///< where the training begins: `true`, or the path of a checkpoint
-  /// Accepts data whose position cannot be saved: a resumed training reads the batches before its position again.
+  std::ostream* out = nullptr;  ///< where to print progress; default: standard output
+  Resume resume = {};           ///< continues from a checkpoint: `true` for the newest of this training, or a path
+  /// Allows data whose position cannot be saved. A resumed training then reads and drops the batches before its position, which may
+  /// not be the same ones.
   bool inexact_resume = false;
-  /// With a callback that writes checkpoints, SIGTERM to any worker makes all save at the same step. Then each of them calls this
-  /// and `fit` returns; without it the process ends with status 143.
+  /// With a callback that writes checkpoints, SIGTERM to any worker makes all workers save after the same step. Then each calls this
+  /// and `fit` returns; without it the process exits with status 143.
   std::function<void()> on_sigterm = {};
 };
 
-/// What a training step of your own logs: a tensor with one value for each row, or any other number of values; each counts once.
+/// Values that a training step of your own logs, by name. Each element of a tensor counts once, so log one value for each row.
 using StepLogs = std::map<std::string, at::Tensor>;
-
-namespace detail {
-
-template <class F>
-struct StepArgument;
-template <class R, class C, class T>
-struct StepArgument<R (C::*)(const T&) const> : std::type_identity<T> {};
-template <class R, class C, class T>
-struct StepArgument<R (C::*)(const T&)> : std::type_identity<T> {};
-
-}  // namespace detail
 
 /// A model with its optimizer, loss and metrics: trains, evaluates and predicts on all replicas of its strategy.
 ///
@@ -87,19 +77,19 @@ struct StepArgument<R (C::*)(const T&)> : std::type_identity<T> {};
 ///                                             .metrics = {ls::train::metrics::accuracy()}});
 ///     auto history = model.fit(digits.shuffle(4096).batch(64), {.epochs = 5, .validation = held_out.batch(256)});
 ///
-/// A batch has an input and a target: a pair, a struct or a torch::data example. Both may be structures of tensors, as what the
-/// network's forward returns may be; then give the model a loss of these types (losses.h), and choose what metrics measure by
-/// `metrics::select`. The weights have the same bits as after a loop by hand with `optimizer.minimize(ls::average_loss(losses))`.
-/// All calls belong outside of run; every worker makes them.
+/// A batch has an input and a target: a pair, a struct or a torch::data example. Input, target and output may be structures of
+/// tensors; then the loss takes these types (losses.h), and `metrics::select` chooses the tensors that a metric measures. Training
+/// gives the same bits as a loop by hand with `optimizer.minimize(ls::average_loss(losses))`. Every worker must make the same calls,
+/// outside of run.
 class LOCKSTEP_EXPORT Model {
  public:
   template <class M>
   Model(MirroredModule<M> net, MirroredOptimizerBase optimizer, ModelOptions options)
       : Model(net.core(), std::move(optimizer), std::move(options), Forward(net)) {}
 
-  /// Replaces the training step: `f(const Batch&)` runs on each replica and returns StepLogs or nothing. It does itself what
-  /// `.scaler`, `.accumulate`, `.autocast` and `.channels_last` do in the default step; with one of them training throws
-  /// InvalidArgument.
+  /// Replaces the training step: `f(const Batch&)` runs on each replica and returns StepLogs or nothing. The options `.scaler`,
+  /// `.accumulate`, `.autocast` and `.channels_last` have no effect on it: do the same in `f`. Training throws InvalidArgument if one
+  /// of them is set.
   ///
   ///     model.set_train_step([&](const Rows& mine) {
   ///       auto losses = ...;
@@ -108,7 +98,8 @@ class LOCKSTEP_EXPORT Model {
   ///     });
   template <class F>
   void set_train_step(F f) {
-    set_train_step<typename detail::StepArgument<decltype(&F::operator())>::type>(std::move(f));
+    using Batch = decltype(detail::only_of(typename detail::ParametersOf<F>::type()));
+    set_train_step<typename Batch::type>(std::move(f));
   }
   template <class T, class F>
   void set_train_step(F f) {
@@ -122,7 +113,7 @@ class LOCKSTEP_EXPORT Model {
     });
   }
 
-  /// Trains for some epochs and returns the values of each.
+  /// Trains, and returns the loss and the metrics of each epoch.
   template <class T>
   History fit(const Batches<T>& batches, const FitOptions<T>& options = {});
   template <class T>
@@ -134,7 +125,7 @@ class LOCKSTEP_EXPORT Model {
     return fit(Batches<T>(dataset), options);
   }
 
-  /// Loss and metrics over all of `batches`, in evaluation mode.
+  /// Loss and metrics over all of `batches`, with the network in evaluation mode.
   template <class T>
   Logs evaluate(const Batches<T>& batches);
   template <class T>
@@ -146,7 +137,7 @@ class LOCKSTEP_EXPORT Model {
     return evaluate(Batches<T>(dataset));
   }
 
-  /// The outputs for all rows, in their order, on the CPU of every worker. A structure of tensors by its type:
+  /// The outputs for all rows, in order, on the CPU of every worker. If forward returns a structure of tensors, name its type:
   ///
   ///     const auto [image, mean] = model.predict<VaeOutput>(images);
   template <class Output = at::Tensor, class T>
@@ -156,18 +147,18 @@ class LOCKSTEP_EXPORT Model {
     return predict<Output>(Batches<T>(dataset));
   }
 
-  /// One training step with a batch that you have; returns its loss and metrics.
+  /// Makes one training step with a global batch and returns its loss and metrics.
   template <class T>
   Logs train_on_batch(const T& batch);
 
-  /// A table of the layers with their parameters, and the memory that weights and gradients take.
+  /// A table of the layers with their parameters, and the memory used by weights and gradients.
   std::string summary() const;
 
   /// The strategy and the optimizer it trains with, and its options.
   Strategy& strategy() const { return core_->strategy(); }
   MirroredOptimizerBase& optimizer() { return optimizer_; }
   const ModelOptions& options() const { return options_; }
-  /// With `.capture`: why the last training step was a plain run; empty if it was a CUDA graph.
+  /// With `.capture`: why the last training step was not replayed from a CUDA graph; empty if it was.
   const std::string& capture_reason() const { return capture_reason_; }
 
  private:
@@ -178,19 +169,18 @@ class LOCKSTEP_EXPORT Model {
   void default_train_step(const detail::BatchRefs& batch, Meters& meters);
   void evaluation_step(const detail::BatchRefs& batch, Meters& meters) const;
   detail::AnyValue prediction_step(const detail::BatchRefs& batch) const;
-  detail::AnyValue output_of(const Forward::Input& input) const;
+  /// The output, and in `losses` those of the rows, if the model has a loss.
+  detail::AnyValue compute(const Forward::Input& input, const detail::BatchRefs& batch, at::Tensor* losses) const;
   at::Tensor average(const at::Tensor& losses) const;
 
   void require_outside_of_run(const char* operation) const;
-  static void require_interval(int validation_every);
   void require_output(const std::type_info& output) const;
   static void require_rows(const at::Tensor& output, std::int64_t rows);
   void prepare_training();
   void finish_window();  ///< updates with what an open window of `.accumulate` has
   void note_capture(const std::string& reason);
   std::vector<NamedState> all_parts(std::vector<NamedState> own);
-  std::vector<bool> enter_evaluation() const;  ///< the modes to go back to
-  void leave_evaluation(const std::vector<bool>& modes) const;
+  std::shared_ptr<void> evaluation_mode() const;  ///< puts the modules' own modes back when it goes
   void require_own_step_heeds_options() const;
   [[noreturn]] void throw_other_batch() const;
 
@@ -199,16 +189,6 @@ class LOCKSTEP_EXPORT Model {
   std::function<void(const T&)> train_step(Meters& meters);
   template <class T>
   void evaluate_into(Meters& meters, Steps<T>&& steps);
-
-  /// Evaluation mode until the end of the block.
-  struct Evaluation {
-    explicit Evaluation(const Model& model) : model_(model), modes_(model.enter_evaluation()) {}
-    ~Evaluation() { model_.leave_evaluation(modes_); }
-    Evaluation(const Evaluation&) = delete;
-    Evaluation& operator=(const Evaluation&) = delete;
-    const Model& model_;
-    const std::vector<bool> modes_;
-  };
 
   std::shared_ptr<lockstep::detail::ModuleCore> core_;
   MirroredOptimizerBase optimizer_;

@@ -157,7 +157,7 @@ std::vector<Mistake> mistakes() {
        },
        InvalidArgument,
        errors::kStructure,
-       {"another type of batch"}},
+       {"a different type of batch than the dataset has"}},
       {"other names on replicas",
        [](Training& t) {
          t.model.set_train_step([](const Batch& mine) {

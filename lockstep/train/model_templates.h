@@ -2,6 +2,7 @@
 
 #include "lockstep/train/callbacks/ema.h"
 #include "lockstep/train/model.h"
+#include "lockstep/train/require_option.h"
 
 // The parts of Model that know the type of a batch.
 namespace lockstep::train {
@@ -46,7 +47,9 @@ std::function<void(const T&)> Model::train_step(Meters& meters) {
 template <class T>
 History Model::fit(const Batches<T>& batches, const FitOptions<T>& options) {
   require_outside_of_run("fit");
-  require_interval(options.validation_every);
+  detail::require_option(options.validation_every >= 1, "fit",
+                         lockstep::str("validation_every must be >= 1, got ", options.validation_every),
+                         "leave out .validation for a training without it");
   if (options.validation) detail::require_one_validates(options.callbacks);
   Loop loop(strategy(), {.epochs = options.epochs,
                          .initial_epoch = options.initial_epoch,
@@ -62,7 +65,7 @@ History Model::fit(const Batches<T>& batches, const FitOptions<T>& options) {
                          .inexact_resume = options.inexact_resume,
                          .on_sigterm = options.on_sigterm});
   loop.require_resumable(batches);
-  loop.require_resumable(options.validation);
+  loop.require_resumable(options.validation, /*training=*/false);
   const auto step = train_step<T>(loop.meters());
   auto captured = strategy().capture(step);
   while (loop.next_epoch()) {
@@ -79,7 +82,7 @@ History Model::fit(const Batches<T>& batches, const FitOptions<T>& options) {
     const bool is_validated = options.validation && (loop.training().epoch + 1) % options.validation_every == 0;
     if (!is_validated) continue;
     loop.begin_validation();
-    const Evaluation evaluation(*this);
+    const auto evaluating = evaluation_mode();
     evaluate_into(loop.meters(), loop.validation_steps(options.validation));
   }
   return loop.history();
@@ -96,7 +99,7 @@ Logs Model::evaluate(const Batches<T>& batches) {
   require_outside_of_run("evaluate");
   Loop loop(strategy(), {.metrics = options_.metrics, .verbose = Verbose::Silent});
   loop.next_epoch();
-  const Evaluation evaluation(*this);
+  const auto evaluating = evaluation_mode();
   evaluate_into(loop.meters(), loop.validation_steps(batches));
   loop.next_epoch();
   Logs logs;
@@ -115,7 +118,7 @@ Output Model::predict(const Batches<T>& batches) {
     require_output(typeid(Output));
     Loop loop(strategy(), {.verbose = Verbose::Silent});
     loop.next_epoch();
-    const Evaluation evaluation(*this);
+    const auto evaluating = evaluation_mode();
     const auto step = [&](const T& mine) {
       const detail::BatchRefs refs = detail::refs_of(mine);
       const Output output = prediction_step(refs).ref().template as<Output>();

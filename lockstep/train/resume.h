@@ -6,8 +6,8 @@
 
 namespace lockstep::train {
 
-/// Where a training begins. `true`: at the newest checkpoint of its own callbacks, or at the beginning if there is none yet. A path:
-/// at that checkpoint, or at the newest one in that folder.
+/// Where a training continues from. `true`: the newest checkpoint that its callbacks wrote; if there is none yet, it starts from
+/// scratch. A path: that checkpoint, or the newest one in that folder.
 ///
 ///     model.fit(batches, {.epochs = 10, .callbacks = {ls::train::model_checkpoint()}, .resume = true});
 class Resume {
@@ -21,7 +21,7 @@ class Resume {
 
   /// Whether the training continues from a checkpoint.
   bool is_wanted() const { return is_wanted_; }
-  const std::string& path() const { return path_; }  ///< empty: of the training's own checkpoints
+  const std::string& path() const { return path_; }  ///< empty: the training's own checkpoints
 
  private:
   bool is_wanted_ = false;

@@ -200,7 +200,7 @@ TEST(Resume, SaysWhichCallbacksAreNew) {
   options.callbacks.push_back(train::early_stopping());
   LoggedLines lines;
   second.fit(options);
-  EXPECT_EQ(lines.count("callback \"early_stopping\" is not in the checkpoint and starts from its initial state"), 1);
+  EXPECT_EQ(lines.count("callback \"early_stopping\" is not in the checkpoint: it starts from scratch"), 1);
 }
 
 }  // namespace

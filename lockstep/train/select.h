@@ -34,7 +34,6 @@ class LOCKSTEP_EXPORT SelectedMetric final : public Metric {
  public:
   SelectedMetric(MetricPtr metric, Selector select);
   const Metric& metric() const { return *metric_; }
-  Selected selected_of(const at::Tensor& output, const at::Tensor& target) const;
   Selected selected_of(const Prediction& prediction) const;
 
   void add(const at::Tensor& sums, const at::Tensor& output, const at::Tensor& target) const override;

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -103,6 +105,52 @@ TEST(SeveralPasses, OfTheSameSetContinueAtItsPlace) {
   const auto rest = run(folder, -1);
   EXPECT_EQ(rest.size(), 9u) << "the second pass of the second epoch, and both of the third";
   EXPECT_EQ(rest, std::vector<std::string>(whole.end() - 9, whole.end()));
+}
+
+/// The rows of trainings and validations of three epochs over one `Batches`, which is made by `make(strategy)`.
+using MakeBatches = std::function<train::Batches<at::Tensor>(Strategy&)>;
+SeenRows run_over_one(const TemporaryFolder& folder, const MakeBatches& make, std::optional<int> steps_per_epoch,
+                      int stop_at = -1) {
+  MirroredStrategy strategy({.devices = test_devices(1), .intra_op_threads = 1, .seed = 5});
+  train::Loop loop(strategy, {.epochs = 3,
+                              .steps_per_epoch = steps_per_epoch,
+                              .callbacks = {std::make_shared<SaveIn>(SaveIn::kBatch | SaveIn::kValidated),
+                                            train::model_checkpoint({.folder = folder.path(), .every_epochs = 0})},
+                              .verbose = train::Verbose::Silent,
+                              .resume = true});
+  const train::Batches<at::Tensor> batches = make(strategy);
+  SeenRows seen;
+  const auto see = [&](const PerReplica<at::Tensor>& batch, const char* pass) {
+    seen.push_back(lockstep::str(pass, batch[0][0].item<std::int64_t>()));
+    if (static_cast<int>(seen.size()) == stop_at) throw Killed();
+  };
+  while (loop.next_epoch()) {
+    for (const auto& batch : loop.steps(batches)) see(batch, "t");
+    for (const auto& batch : loop.validation_steps(batches)) see(batch, "v");
+  }
+  return seen;
+}
+
+TEST(SeveralPasses, TrainingAndValidationOverOneBatchesHaveAPlaceEach) {
+  const auto dataset = [](Strategy&) { return train::Batches(shuffled(14)); };
+  const auto distributed = [](Strategy& strategy) { return train::Batches(strategy.distribute(shuffled(14))); };
+  const auto check = [](const MakeBatches& make, std::optional<int> steps_per_epoch) {
+    const TemporaryFolder other;
+    const SeenRows whole = run_over_one(other, make, steps_per_epoch);
+    ASSERT_EQ(whole.size(), 3u * static_cast<std::size_t>(steps_per_epoch.value_or(5) + 5));
+    for (int stop_at = 2; stop_at < static_cast<int>(whole.size()); stop_at += 3) {
+      const TemporaryFolder folder;
+      EXPECT_THROW(run_over_one(folder, make, steps_per_epoch, stop_at), Killed);
+      const SeenRows rest = run_over_one(folder, make, steps_per_epoch);
+      EXPECT_EQ(rest, SeenRows(whole.end() - static_cast<std::ptrdiff_t>(rest.size()), whole.end())) << stop_at;
+    }
+  };
+  for (const auto& steps_per_epoch : {std::optional<int>(), std::optional(3)}) {
+    check(dataset, steps_per_epoch);
+    const TemporaryFolder folder;
+    expect_error([&] { run_over_one(folder, distributed, steps_per_epoch); }, Code::InvalidArgument, errors::kBadOption,
+                 {"must not share one distributed dataset", "Batches of the dataset itself"});
+  }
 }
 
 TEST(SeveralPasses, TrainingSetsContinueAtTheirPlaces) {

@@ -274,13 +274,13 @@ TEST(Structures, MistakesAreOneClearErrorEach) {
        {"the target is not a tensor", "return std::pair{output, target}"}},
       {"predict as a tensor",
        [&] { Program<Heads>(2, options_of_heads()).model.predict(tensors); },
-       {"forward returns Outputs, and predict was to return tensor", "model.predict<Outputs>(batches)"}},
+       {"predict must return Outputs, as the model's forward does, got tensor", "model.predict<Outputs>(batches)"}},
       {"predict of tensors without rows",
        [&] {
          using State = std::tuple<Tensor, std::tuple<Tensor, Tensor>>;
          Program<Recurrent>(2, {}).model.predict<State>(tensors);
        },
-       {"does not have them in its first dimension", ".forward"},
+       {"needs outputs whose first dimension is the rows of the batch", ".forward"},
        Code::InvalidArgument,
        errors::kShape},
       {"other parameters",

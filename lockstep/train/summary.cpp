@@ -1,10 +1,9 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <sstream>
 
 #include "lockstep/base/text.h"
+#include "lockstep/train/formatted.h"
 #include "lockstep/train/model.h"
 
 namespace lockstep::train {
@@ -25,20 +24,12 @@ std::string bytes_text(double bytes) {
   const char* const units[] = {"B", "KB", "MB", "GB", "TB"};
   std::size_t unit = 0;
   for (; bytes >= 1024 && unit < 4; ++unit) bytes /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.2f %s", bytes, units[unit]);
-  return text;
+  return formatted(unit == 0 ? "%.0f %s" : "%.2f %s", bytes, units[unit]);
 }
 
 struct Line {
   std::string layer, shapes, parameters;
 };
-
-std::string shape_text(const at::Tensor& tensor) {
-  std::ostringstream out;
-  out << tensor.sizes();
-  return out.str();
-}
 
 }  // namespace
 
@@ -50,7 +41,7 @@ std::string Model::summary() const {
     std::int64_t count = 0;
     for (const auto& parameter : module.named_parameters(/*recurse=*/false)) {
       if (!shapes.empty()) shapes += ", ";
-      shapes += lockstep::str(parameter.key(), ' ', shape_text(parameter.value()));
+      shapes += lockstep::str(parameter.key(), ' ', parameter.value().sizes());
       count += parameter.value().numel();
     }
     const bool is_leaf = module.children().empty();

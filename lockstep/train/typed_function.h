@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -79,18 +81,16 @@ struct ParametersOf {};
 template <class F>
   requires requires { &F::operator(); }
 struct ParametersOf<F> : ParametersOf<decltype(&F::operator())> {};
-template <class R, class... A>
-struct ParametersOf<R (*)(A...)> : std::type_identity<TypeList<std::remove_cvref_t<A>...>> {};
-template <class R, class... A>
-struct ParametersOf<R (*)(A...) noexcept> : ParametersOf<R (*)(A...)> {};
-template <class R, class C, class... A>
-struct ParametersOf<R (C::*)(A...)> : ParametersOf<R (*)(A...)> {};
-template <class R, class C, class... A>
-struct ParametersOf<R (C::*)(A...) const> : ParametersOf<R (*)(A...)> {};
-template <class R, class C, class... A>
-struct ParametersOf<R (C::*)(A...) noexcept> : ParametersOf<R (*)(A...)> {};
-template <class R, class C, class... A>
-struct ParametersOf<R (C::*)(A...) const noexcept> : ParametersOf<R (*)(A...)> {};
+template <class R, bool kNoexcept, class... A>
+struct ParametersOf<R (*)(A...) noexcept(kNoexcept)> : std::type_identity<TypeList<std::remove_cvref_t<A>...>> {};
+template <class R, class C, bool kNoexcept, class... A>
+struct ParametersOf<R (C::*)(A...) noexcept(kNoexcept)> : ParametersOf<R (*)(A...)> {};
+template <class R, class C, bool kNoexcept, class... A>
+struct ParametersOf<R (C::*)(A...) const noexcept(kNoexcept)> : ParametersOf<R (*)(A...)> {};
+
+/// The parameter of a function that has one.
+template <class T>
+std::type_identity<T> only_of(TypeList<T>);
 
 template <class F>
 concept HasParameters = requires {
@@ -150,6 +150,13 @@ class TypedFunction {
   }
   /// The arguments must be what it takes.
   Result operator()(Arguments arguments) const { return call_(arguments); }
+  /// The result for the first of these arguments that it takes.
+  std::optional<Result> call_with_first(std::initializer_list<std::vector<AnyRef>> choice) const {
+    for (const auto& arguments : choice) {
+      if (takes(arguments)) return call_(arguments);
+    }
+    return std::nullopt;
+  }
 
  private:
   std::vector<const std::type_info*> types_;

@@ -4,10 +4,12 @@
 #include <torch/optim/adam.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lockstep/lockstep.h"
@@ -15,6 +17,7 @@
 #include "lockstep/train/checkpoint/errors.h"
 #include "tests/multi_worker/together.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/held_files.h"
 #include "tests/support/logged_lines.h"
 
 // Metrics and checkpoints of several workers.
@@ -77,7 +80,6 @@ TEST_F(Sharded, EachWorkerWritesAPartAndAllReadTheWhole) {
   strategy.broadcast(0);
   for (const int step : {2, 4}) EXPECT_TRUE(checkpoints.save(step, captured, {{"loss", 1.0 / step}}));
   checkpoints.wait();
-  strategy.broadcast(0);  // the chief has waited for the others
   const auto newest = ls::train::newest_checkpoint(folder);
   ASSERT_TRUE(newest.has_value());
   EXPECT_EQ(newest->step, 4);
@@ -124,6 +126,43 @@ TEST_F(Sharded, EachWorkerWritesAPartAndAllReadTheWhole) {
   strategy.broadcast(0);
   const ls::LogSilence silence;
   EXPECT_EQ(ls::train::newest_checkpoint(folder)->step, 2) << "a part of the newest is missing";
+}
+
+TEST_F(Sharded, WaitReturnsWhenAllWorkersHaveWritten) {
+  ls::train::CheckpointManager checkpoints(strategy, folder, options());
+  ls::HeldFiles held;
+  if (rank != 0) held.release();
+  checkpoints.save(3, ls::capture(strategy, parts));
+  EXPECT_TRUE(ls::train::list_checkpoints(folder).empty());
+  strategy.broadcast(0);
+  std::thread writer_goes_on([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    held.release();
+  });
+  checkpoints.wait();
+  EXPECT_EQ(ls::train::list_checkpoints(folder).size(), 1u) << "the chief has written";
+  writer_goes_on.join();
+  const auto newest = checkpoints.resume();
+  ASSERT_TRUE(newest.has_value());
+  EXPECT_EQ(newest->step, 3);
+}
+
+TEST_F(Sharded, AWorkerMayTakeLongerToWriteThanToAnswer) {
+  ls::MultiWorkerMirroredStrategy impatient(
+      {.devices = ls::test_devices(2), .communication = {.timeout_seconds = 2}, .intra_op_threads = 1});
+  const ls::Snapshot captured = ls::capture(impatient, {});
+  ls::train::CheckpointManager checkpoints(impatient, folder, options());
+  ls::HeldFiles held;
+  if (rank == 0) held.release();
+  checkpoints.save(1, captured);
+  std::thread writer_goes_on([&] {
+    std::this_thread::sleep_for(std::chrono::seconds(4));
+    held.release();
+  });
+  EXPECT_NO_THROW(checkpoints.save(2, captured)) << "the chief waits for worker 1, and worker 1 for the chief";
+  EXPECT_NO_THROW(checkpoints.wait());
+  writer_goes_on.join();
+  EXPECT_EQ(ls::train::list_checkpoints(folder).size(), 2u);
 }
 
 TEST_F(Sharded, AFolderThatIsNotSharedIsRefusedOnAllWorkers) {

@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/worker_model.h"
@@ -14,28 +13,28 @@
 #include "lockstep/train/checkpoint_callback.h"
 #include "lockstep/train/exact_numbers.h"
 #include "lockstep/train/monitored.h"
+#include "lockstep/train/require_option.h"
 #include "lockstep/values/float_text.h"
 
 namespace lockstep::train {
 namespace {
 
-void require(bool holds, const char* callback, const std::string& what, const char* help) {
-  if (!holds) throw InvalidArgument(errors::kBadOption, {.what = what, .where = callback, .help = help});
-}
+using detail::require_option;
 
 class CheckpointWriting final : public detail::CheckpointCallback {
  public:
   CheckpointWriting(const char* kind, const ModelCheckpointOptions& options, bool is_backup, bool delete_at_end)
       : kind_(kind), options_(options), is_backup_(is_backup), delete_at_end_(delete_at_end) {
-    require(!options_.folder.empty(), kind, "folder must not be empty",
-            "give it a .folder, such as \"run/checkpoints\"");
-    require(options_.every_epochs >= 0, kind, str("every_epochs must be >= 0, got ", options_.every_epochs),
-            "0 leaves out the ends of epochs");
-    require(options_.every.steps >= 0 && options_.every.seconds >= 0, kind,
-            str("every must be >= 0, got ", options_.every.steps, " steps and ", options_.every.seconds, " seconds"),
-            "0 means never for this reason");
-    require(!options_.only_best || !best_metric().empty(), kind, "only_best needs a metric",
-            "name it in .checkpoints = {.keep = {.best_metric = \"val_loss\"}}");
+    require_option(!options_.folder.empty(), kind, "folder must not be empty",
+                   "give it a .folder, such as \"run/checkpoints\"");
+    require_option(options_.every_epochs >= 0, kind, str("every_epochs must be >= 0, got ", options_.every_epochs),
+                   "0 leaves out the ends of epochs");
+    require_option(
+        options_.every.steps >= 0 && options_.every.seconds >= 0, kind,
+        str("every must be >= 0, got ", options_.every.steps, " steps and ", options_.every.seconds, " seconds"),
+        "0 means never for this reason");
+    require_option(!options_.only_best || !best_metric().empty(), kind, "only_best needs a metric",
+                   "name it in .checkpoints = {.keep = {.best_metric = \"val_loss\"}}");
     require_valid(options_.checkpoints.keep);
   }
   std::string name() const override { return str(kind_, ' ', options_.folder); }
@@ -49,12 +48,8 @@ class CheckpointWriting final : public detail::CheckpointCallback {
     }
     best_before_.reset();
     is_new_best_ = false;
-    if (!is_sharded(training.strategy)) {
-      lockstep::detail::do_on_chief(training.strategy, kind_, [&] { manager(); });
-      return {};
-    }
-    lockstep::detail::do_on_chief(training.strategy, kind_, [&] { sharded_manager(training.strategy); });
-    sharded_manager(training.strategy).require_shared_folder();
+    lockstep::detail::do_on_chief(training.strategy, kind_, [&] { manager(training.strategy); });
+    if (is_sharded(training.strategy)) manager(training.strategy).require_shared_folder();
     return {};
   }
   Decision batch_ends(const Training& training) override {
@@ -102,14 +97,12 @@ class CheckpointWriting final : public detail::CheckpointCallback {
 
   const std::string& folder() const override { return options_.folder; }
   bool always_resumes() const override { return is_backup_; }
-  std::optional<CheckpointEntry> newest(Strategy& strategy) override {
-    return (is_sharded(strategy) ? sharded_manager(strategy) : manager()).resume();
-  }
+  std::optional<CheckpointEntry> newest(Strategy& strategy) override { return manager(strategy).resume_here(); }
   void finish(const Strategy& strategy) override {
-    lockstep::detail::do_on_chief(strategy, kind_, [&] {
+    const auto wait = [&] {
       if (manager_) manager_->wait();
-    });
-    if (manager_) manager_->wait();  // a worker's part, which the chief has
+    };
+    is_sharded(strategy) ? wait() : lockstep::detail::do_on_chief(strategy, kind_, wait);
   }
 
  private:
@@ -129,20 +122,24 @@ class CheckpointWriting final : public detail::CheckpointCallback {
 
   /// False on the chief, and with .sharded on every worker, if the checkpoint was left out.
   bool write(const Training& training) {
-    if (is_sharded(training.strategy))
-      return sharded_manager(training.strategy)
-          .save(training.step, capture(training.strategy, training.parts), scores_);
-    Snapshot snapshot = gather(training.strategy, capture(training.strategy, training.parts));
+    Snapshot snapshot = capture(training.strategy, training.parts);
     bool is_saved = true;
-    lockstep::detail::do_on_chief(training.strategy, kind_,
-                                  [&] { is_saved = manager().save(training.step, std::move(snapshot), scores_); });
+    const auto save = [&] { is_saved = manager(training.strategy).save(training.step, std::move(snapshot), scores_); };
+    if (is_sharded(training.strategy)) {
+      save();
+    } else {
+      snapshot = gather(training.strategy, std::move(snapshot));
+      lockstep::detail::do_on_chief(training.strategy, kind_, save);
+    }
     return is_saved;
   }
 
   bool is_sharded(const Strategy& strategy) const { return options_.checkpoints.sharded && strategy.num_workers() > 1; }
-  /// Every worker has one.
-  CheckpointManager& sharded_manager(Strategy& strategy) {
-    if (!manager_) manager_ = std::make_unique<CheckpointManager>(strategy, options_.folder, options_.checkpoints);
+  /// Of the chief, with .sharded of every worker.
+  CheckpointManager& manager(Strategy& strategy) {
+    if (!manager_ && is_sharded(strategy))
+      manager_ = std::make_unique<CheckpointManager>(strategy, options_.folder, options_.checkpoints);
+    if (!manager_) manager_ = std::make_unique<CheckpointManager>(options_.folder, options_.checkpoints);
     return *manager_;
   }
   /// What the disk has cost this training.
@@ -151,17 +148,12 @@ class CheckpointWriting final : public detail::CheckpointCallback {
     constexpr double kNotableSeconds = 5;
     if (manager_->left_out() > 0)
       say_info(lockstep::str(name(), ": ", counted(manager_->left_out(), "checkpoint"),
-                             " left out, because the one before was still being written"));
+                             " left out, because the previous one was still being written"));
     if (manager_->waited_seconds() > kNotableSeconds)
       say_info(lockstep::str(name(), ": the training has waited ",
                              float_text(static_cast<float>(std::round(manager_->waited_seconds() * 10) / 10)),
                              " s for checkpoints that were still being written; .leave_out_when_busy leaves out those "
                              "that come too soon"));
-  }
-
-  CheckpointManager& manager() {
-    if (!manager_) manager_ = std::make_unique<CheckpointManager>(options_.folder, options_.checkpoints);
-    return *manager_;
   }
 
   const char* kind_;

@@ -15,6 +15,7 @@
 #include "lockstep/nn/module_core.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/strategy/detail/snapshot_entries.h"
+#include "lockstep/train/require_option.h"
 
 namespace lockstep::train {
 namespace {
@@ -24,14 +25,6 @@ constexpr const char *kAverages = "averages/", *kWeights = "weights/";
 /// 16 bits are too few for an average that changes slowly.
 at::TensorOptions options_of_average(const at::Tensor& weight) {
   return weight.options().dtype(weight.element_size() < 4 ? at::kFloat : weight.scalar_type()).requires_grad(false);
-}
-
-void require_name(const std::string& name) {
-  if (!name.empty() && name.find('/') == std::string::npos) return;
-  throw InvalidArgument(errors::kBadOption,
-                        {.what = lockstep::str("name must not be empty or contain '/', got \"", name, '"'),
-                         .where = "ema",
-                         .help = "checkpoints hold the averages as name/averages/parameter"});
 }
 
 }  // namespace
@@ -49,13 +42,12 @@ struct Ema::All {
 
 Ema::Ema(std::shared_ptr<lockstep::detail::ModuleCore> model, EmaOptions options)
     : model_(std::move(model)), options_(std::move(options)) {
-  if (!(options_.decay >= 0 && options_.decay < 1)) {
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = lockstep::str("decay must be >= 0 and < 1, got ", options_.decay),
-                           .where = "ema",
-                           .help = "values near 1 average over many updates: 0.999 over about 1,000"});
-  }
-  require_name(options_.name);
+  detail::require_option(options_.decay >= 0 && options_.decay < 1, "ema",
+                         lockstep::str("decay must be >= 0 and < 1, got ", options_.decay),
+                         "values near 1 average over many updates: 0.999 over about 1,000");
+  detail::require_option(!options_.name.empty() && options_.name.find('/') == std::string::npos, "ema",
+                         lockstep::str("name must not be empty or contain '/', got \"", options_.name, '"'),
+                         "checkpoints hold the averages as name/averages/parameter");
   All& all = All::get();
   const std::lock_guard lock(all.mutex);
   all.emas.push_back(this);

@@ -12,8 +12,6 @@ namespace lockstep::train {
 namespace {
 
 using detail::LastNumber;
-using detail::require_interval_of_logger;
-using detail::require_path;
 using detail::with_learning_rate;
 
 template <class Log>
@@ -21,8 +19,7 @@ class LineLogger final : public Callback {
  public:
   LineLogger(const char* kind, std::string path, std::int64_t every_steps)
       : kind_(kind), path_(std::move(path)), every_steps_(every_steps) {
-    require_interval_of_logger(kind, every_steps);
-    require_path(kind, "path", path_);
+    detail::require_logger(kind, every_steps, "path", path_);
   }
   std::string name() const override { return str(kind_, " ", path_); }
 

@@ -5,25 +5,19 @@
 #include <string>
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 #include "lockstep/train/callback.h"
+#include "lockstep/train/require_option.h"
 
 // What callbacks that write logs have in common.
 namespace lockstep::train::detail {
 
-inline void require_interval_of_logger(const char* callback, std::int64_t every_steps) {
-  if (every_steps >= 0) return;
-  throw InvalidArgument(errors::kBadOption, {.what = str("every_steps must be >= 0, got ", every_steps),
-                                             .where = callback,
-                                             .help = "leave it out to log epochs only"});
-}
-
-inline void require_path(const char* callback, const char* option, const std::string& path) {
-  if (!path.empty()) return;
-  throw InvalidArgument(errors::kBadOption, {.what = str(option, " must not be empty"),
-                                             .where = callback,
-                                             .help = str("give it a .", option, ", such as \"run/logs\"")});
+/// `option` is the name of the path.
+inline void require_logger(const char* callback, std::int64_t every_steps, const char* option,
+                           const std::string& path) {
+  require_option(every_steps >= 0, callback, str("every_steps must be >= 0, got ", every_steps),
+                 "leave it out to log epochs only");
+  require_option(!path.empty(), callback, str(option, " must not be empty"),
+                 str("give it a .", option, ", such as \"run/logs\""));
 }
 
 inline Logs with_learning_rate(Logs logs, const Training& training) {

@@ -2,16 +2,19 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/format/listed.h"
+#include "lockstep/strategy/detail/snapshot_entries.h"
 #include "lockstep/strategy/strategy.h"
-#include "lockstep/train/callbacks/event_values.h"
 #include "lockstep/train/callbacks/loggers.h"
 #include "lockstep/train/callbacks/logging.h"
 #include "lockstep/train/logs/event_file.h"
+#include "lockstep/values/const_data.h"
 
 namespace lockstep::train {
 namespace {
@@ -20,6 +23,42 @@ using detail::LastNumber;
 using detail::with_learning_rate;
 
 constexpr std::string_view kValidation = "val_";
+
+Histogram histogram_of(const at::Tensor& values) {
+  const at::Tensor flat = values.detach().cpu().to(at::kDouble).reshape({-1}).contiguous();
+  return Histogram(std::span<const double>(const_data<double>(flat), static_cast<std::size_t>(flat.numel())));
+}
+
+/// An image with its pixels.
+struct Picture {
+  Image image;
+  std::vector<std::uint8_t> pixels;
+};
+
+Picture picture_of(const std::string& tag, const at::Tensor& tensor) {
+  const bool has_channels = tensor.defined() && tensor.dim() == 3;
+  const bool is_bytes = tensor.defined() && tensor.scalar_type() == at::kByte;
+  const bool is_picture = tensor.defined() && tensor.numel() > 0 && (is_bytes || tensor.is_floating_point()) &&
+                          (tensor.dim() == 2 || (has_channels && tensor.size(0) <= 4));
+  if (!is_picture) {
+    throw InvalidArgument(
+        errors::kStructure,
+        {.what = lockstep::str("image \"", tag,
+                               "\" must be [height, width] or [1 to 4 channels, height, width], of bytes or "
+                               "of floating-point numbers from 0 to 1, got ",
+                               tensor.defined() ? lockstep::detail::form_of(tensor) : "an undefined tensor"),
+         .where = "tensor_board",
+         .help = "give a batch of images one by one, under tags of their own"});
+  }
+  at::Tensor pixels = has_channels ? tensor.permute({1, 2, 0}) : tensor.unsqueeze(2);
+  if (!is_bytes) pixels = pixels.to(at::kFloat).nan_to_num(0).clamp(0, 1).mul(255).round().to(at::kByte);
+  pixels = pixels.cpu().contiguous();
+  const auto* const bytes = const_data<std::uint8_t>(pixels);
+  return {.image = {.height = static_cast<int>(pixels.size(0)),
+                    .width = static_cast<int>(pixels.size(1)),
+                    .channels = static_cast<int>(pixels.size(2))},
+          .pixels = std::vector<std::uint8_t>(bytes, bytes + pixels.numel())};
+}
 
 /// A folder of event files, whose events have numbers of one kind: a resumed training drops those behind its checkpoint by their
 /// numbers.
@@ -77,13 +116,10 @@ class TensorBoardWriter final : public Callback {
         train_(options_.folder + "/train"),
         validation_(options_.folder + "/validation"),
         steps_(options_.folder + "/steps") {
-    detail::require_interval_of_logger("tensor_board", options_.every_steps);
-    detail::require_path("tensor_board", "folder", options_.folder);
-    if (options_.histograms_every < 0)
-      throw InvalidArgument(errors::kBadOption,
-                            {.what = str("histograms_every must be >= 0, got ", options_.histograms_every),
-                             .where = "tensor_board",
-                             .help = "leave it out for a training without histograms"});
+    detail::require_logger("tensor_board", options_.every_steps, "folder", options_.folder);
+    detail::require_option(options_.histograms_every >= 0, "tensor_board",
+                           str("histograms_every must be >= 0, got ", options_.histograms_every),
+                           "leave it out for a training without histograms");
   }
   std::string name() const override { return str("tensor_board ", options_.folder); }
 
@@ -133,8 +169,7 @@ class TensorBoardWriter final : public Callback {
   void require_parts(const Training& training) const {
     for (const std::string& wanted : options_.histograms_of) {
       if (std::ranges::find(training.parts, wanted, &NamedState::name) != training.parts.end()) continue;
-      std::string known;
-      for (const NamedState& part : training.parts) known += str(known.empty() ? "" : ", ", part.name);
+      const std::string known = data::listed(training.parts, ", ", [](const NamedState& part) { return part.name; });
       throw InvalidArgument(errors::kBadOption, {.what = str("the training has no part \"", wanted, "\""),
                                                  .where = "tensor_board",
                                                  .seen = "it has " + known,
@@ -164,7 +199,7 @@ class TensorBoardWriter final : public Callback {
         for (const auto& [name, tensor] : snapshot.shared) {
           if (!tensor.is_floating_point()) continue;
           train_.add(epoch, [&, tag = name, values = tensor](EventFile& file) {
-            file.histogram(tag, epoch, detail::histogram_of(values));
+            file.histogram(tag, epoch, histogram_of(values));
           });
         }
       }
@@ -172,7 +207,7 @@ class TensorBoardWriter final : public Callback {
     const auto images = options_.images ? options_.images(training) : std::map<std::string, at::Tensor>();
     for (const auto& image : images) {
       train_.add(epoch, [&](EventFile& file) {
-        detail::Picture picture = detail::picture_of(image.first, image.second);
+        Picture picture = picture_of(image.first, image.second);
         picture.image.pixels = picture.pixels;
         file.image(image.first, epoch, picture.image);
       });

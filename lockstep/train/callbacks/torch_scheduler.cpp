@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 #include "lockstep/train/exact_numbers.h"
+#include "lockstep/train/require_option.h"
 
 namespace lockstep::train {
 namespace {
@@ -28,11 +27,9 @@ class TorchScheduler final : public Callback {
  public:
   TorchScheduler(MirroredOptimizerBase optimizer, MakeTorchScheduler make, TorchSchedulerOptions options)
       : optimizer_(std::move(optimizer)), make_(std::move(make)), options_(std::move(options)) {
-    if (make_) return;
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = "torch_scheduler needs a function that makes the scheduler",
-                           .where = options_.name,
-                           .help = "give it one that returns std::make_shared<StepLR>(optimizer, 30)"});
+    detail::require_option(static_cast<bool>(make_), options_.name,
+                           "torch_scheduler needs a function that makes the scheduler",
+                           "give it one that returns std::make_shared<StepLR>(optimizer, 30)");
   }
   std::string name() const override { return options_.name; }
 
@@ -41,10 +38,8 @@ class TorchScheduler final : public Callback {
     if (before == 0) first_rates_ = rates_of_optimizer();
     stand_in_ = stand_in(first_rates_);
     scheduler_ = make_(*stand_in_);
-    if (scheduler_ == nullptr)
-      throw InvalidArgument(errors::kBadOption, {.what = "the function given to torch_scheduler returned null",
-                                                 .where = options_.name,
-                                                 .help = "return std::make_shared of a scheduler"});
+    detail::require_option(scheduler_ != nullptr, options_.name, "the function given to torch_scheduler returned null",
+                           "return std::make_shared of a scheduler");
     for (steps_ = 0; steps_ < before; ++steps_) scheduler_->step();
     if (options_.every_step && before == 0) step();
     return {};

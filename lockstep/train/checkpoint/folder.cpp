@@ -58,13 +58,21 @@ std::string damage_of(const std::string& checkpoint, const CheckpointFile& file)
 
 }  // namespace
 
+std::string detail::name_of_replaced(std::string_view name) {
+  if (!name.starts_with('.') || !name.ends_with(kReplaced)) return {};
+  name = name.substr(1, name.size() - 1 - kReplaced.size());
+  return std::string(name.substr(0, name.rfind('.')));
+}
+
 std::vector<CheckpointEntry> list_checkpoints(const std::string& folder) {
   std::vector<CheckpointEntry> found;
   if (is_being_tuned()) return found;
   std::error_code failed;
   for (fs::directory_iterator entry(folder, failed); !failed && entry != fs::directory_iterator();
        entry.increment(failed)) {
-    if (const auto step = step_of(entry->path().filename().string())) found.push_back({*step, entry->path().string()});
+    const std::string name = entry->path().filename().string(), replaced = detail::name_of_replaced(name);
+    if (!replaced.empty() && fs::exists(str(folder, '/', replaced))) continue;
+    if (const auto step = step_of(replaced.empty() ? name : replaced)) found.push_back({*step, entry->path().string()});
   }
   if (failed && failed != std::errc::no_such_file_or_directory)
     data::throw_file_error("list the folder", folder, failed.value());

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,8 +26,9 @@ struct CheckpointEntry {
   bool operator==(const CheckpointEntry&) const = default;
 };
 
-/// Those in a folder, oldest first, whether or not they are valid. None if there is no folder, and none while `lockstep tune`
-/// measures the program: it then starts from the beginning.
+/// The checkpoints in a folder, oldest first, whether or not they are valid. None if there is no folder, and none while `lockstep
+/// tune` measures the program: it then starts from the beginning. One that a process was killed while replacing is listed under its
+/// temporary name.
 LOCKSTEP_EXPORT std::vector<CheckpointEntry> list_checkpoints(const std::string& folder);
 
 /// Reads the manifest of a checkpoint. NotFound, DataLoss or Unimplemented if it cannot be read.
@@ -42,6 +44,12 @@ namespace detail {
 
 std::string checkpoint_name(std::int64_t step);  ///< "step-000000001200"
 
+/// The ending of a checkpoint's name while another one takes its place: ".step-000000001200.71-0.replaced". Only on file systems
+/// that cannot exchange two names.
+inline constexpr std::string_view kReplaced = ".replaced";
+/// "step-000000001200", or nothing if the name is not that of a checkpoint that is being replaced.
+std::string name_of_replaced(std::string_view name);
+
 /// "model.safetensors", "model.replicas.safetensors"
 inline std::string part_file_name(const std::string& part, bool by_replica) {
   return part + (by_replica ? ".replicas.safetensors" : ".safetensors");
@@ -51,11 +59,15 @@ inline std::string part_file_name(const std::string& part, bool by_replica) {
 void remove_checkpoint(const std::string& checkpoint);
 /// Removes the files of a part, whose name the manifest keeps in `left_out`. Does nothing if it has none.
 void leave_out_part(const std::string& checkpoint, const std::string& part);
-/// Removes what killed processes have left unfinished. Only while no other process writes to the folder.
+/// Removes what killed processes have left unfinished, and gives a checkpoint that they were about to replace its name back. Only
+/// while no other process writes to the folder.
 void remove_unfinished(const std::string& folder);
 
 /// ResourceExhausted, before anything is written, if the disk of `folder` has less space than `bytes`.
 void require_free_space(const std::string& folder, std::uint64_t bytes);
+
+/// Writes a file, durably.
+void write_text(const std::string& path, const std::string& text);
 
 /// The file, with its size and its checksum.
 CheckpointFile measured(CheckpointFile file, const std::string& folder);

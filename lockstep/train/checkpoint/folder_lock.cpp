@@ -4,7 +4,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
@@ -12,19 +11,11 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/socket.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/train/checkpoint/errors.h"
 
 namespace lockstep::train::detail {
-namespace {
-
-std::string this_process() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return str("process ", ::getpid(), " on ", host.data());
-}
-
-}  // namespace
 
 FolderLock::FolderLock(const std::string& folder) {
   std::error_code failed;
@@ -40,7 +31,7 @@ FolderLock::FolderLock(const std::string& folder) {
                               .help = "give each training a folder of its own, and each folder one manager"});
   }
   // Only for the message above: whether the text is on the disk does not matter.
-  const std::string owner = this_process();
+  const std::string owner = str("process ", ::getpid(), " on ", host_name());
   if (::ftruncate(file_.get(), 0) == 0 && ::write(file_.get(), owner.data(), owner.size()) < 0) return;
 }
 

@@ -7,7 +7,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <system_error>
@@ -22,6 +21,7 @@
 #include "lockstep/data/format/mapped_file.h"
 #include "lockstep/train/checkpoint/errors.h"
 #include "lockstep/train/checkpoint/folder.h"
+#include "lockstep/train/formatted.h"
 #include "lockstep/version.h"
 
 namespace lockstep::train::detail {
@@ -37,10 +37,10 @@ std::string parent_of(const std::string& path) {
 }
 
 /// A name beside `path` that nothing has, and that is not one of a checkpoint.
-std::string name_beside(const std::string& path) {
+std::string name_beside(const std::string& path, std::string_view ending = kUnfinished) {
   static std::atomic<unsigned> number{0};
   return str(parent_of(path), "/.", fs::path(path).filename().string(), '.', ::getpid(), '-', number.fetch_add(1),
-             kUnfinished);
+             ending);
 }
 
 [[noreturn]] void fail(const std::string& action, const std::string& path, int error_number) {
@@ -63,10 +63,14 @@ void rename_over(const std::string& temporary, const std::string& path) {
   if (errno != ENOTEMPTY && errno != EEXIST) fail("give its name to", path, errno);
   if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) fail("replace", path, errno);
-  // This file system cannot exchange two names. For a moment neither is there.
-  const std::string old = name_beside(path);
+  // This file system cannot exchange two names. For a moment the old checkpoint has a name by which it is found again.
+  const std::string old = name_beside(path, kReplaced);
   if (::rename(path.c_str(), old.c_str()) != 0) fail("replace", path, errno);
-  if (::rename(temporary.c_str(), path.c_str()) != 0) fail("give its name to", path, errno);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    ::rename(old.c_str(), path.c_str());
+    fail("give its name to", path, error);
+  }
   if (::rename(old.c_str(), temporary.c_str()) != 0) fail("remove", old, errno);
 }
 
@@ -101,9 +105,13 @@ std::string checkpoint_name(std::int64_t step) {
     throw InvalidArgument(errors::kCheckpoint, {.what = str("the step of a checkpoint must be >= 0, got ", step),
                                                 .help = "pass the number of steps taken so far"});
   }
-  std::array<char, 32> name{};
-  std::snprintf(name.data(), name.size(), "step-%012lld", static_cast<long long>(step));
-  return name.data();
+  return formatted("step-%012lld", static_cast<long long>(step));
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  data::AtomicFile file(path, text.size());
+  file.append(text);
+  file.commit();
 }
 
 void remove_checkpoint(const std::string& checkpoint) {
@@ -122,10 +130,7 @@ void leave_out_part(const std::string& checkpoint, const std::string& part) {
   });
   if (removed.empty()) return;
   manifest.left_out.push_back(part);
-  const std::string text = manifest_text(manifest);
-  data::AtomicFile file(str(checkpoint, '/', kManifestName), text.size());
-  file.append(text);
-  file.commit();
+  write_text(str(checkpoint, '/', kManifestName), manifest_text(manifest));
   for (const std::string& name : removed) remove_all(str(checkpoint, '/', name));
 }
 
@@ -134,7 +139,12 @@ void remove_unfinished(const std::string& folder) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(".step-") && name.ends_with(kUnfinished)) found.push_back(entry.path().string());
+    if (!name.starts_with(".step-")) continue;
+    const std::string replaced = name_of_replaced(name);
+    const std::string path = str(folder, '/', replaced);
+    const bool has_name = replaced.empty() || fs::exists(path);
+    if (!has_name && ::rename(entry.path().c_str(), path.c_str()) != 0) fail("give its name to", path, errno);
+    if (has_name && (name.ends_with(kUnfinished) || !replaced.empty())) found.push_back(entry.path().string());
   }
   for (const CheckpointEntry& checkpoint : list_checkpoints(folder)) {
     for (const auto& entry : fs::directory_iterator(checkpoint.path, ignored)) {
@@ -158,8 +168,8 @@ void require_free_space(const std::string& folder, std::uint64_t bytes) {
   throw ResourceExhausted(
       errors::kFile,
       {.what = str("no space for a checkpoint in ", folder, ": ", bytes, " bytes needed, ", free, " free"),
-       .help = "free some space, keep fewer checkpoints, or write to another disk; those that were "
-               "there before are untouched"});
+       .help = "free some space, keep fewer checkpoints, or write to another disk; existing "
+               "checkpoints are untouched"});
 }
 
 CheckpointWriter::CheckpointWriter(std::string checkpoint)
@@ -188,10 +198,7 @@ void CheckpointWriter::commit(Manifest manifest) {
   manifest.files = std::move(files_);
   manifest.saved_at = time_text();
   manifest.lockstep_version = LOCKSTEP_VERSION;
-  const std::string text = manifest_text(manifest);
-  data::AtomicFile file(path_of(kManifestName), text.size());
-  file.append(text);
-  file.commit();
+  write_text(path_of(kManifestName), manifest_text(manifest));
   rename_over(temporary_, path_);
   sync_folder(parent_of(path_));
   // After an exchange it is the name of the old checkpoint.

@@ -4,21 +4,20 @@
 #include <cmath>
 #include <utility>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/train/require_option.h"
 
 namespace lockstep::train {
 
 void require_valid(const KeepOptions& options) {
-  const auto refuse = [](const char* name, const char* least, int got) {
-    throw InvalidArgument(errors::kBadOption, {.what = str(name, " must be ", least, ", got ", got),
-                                               .where = "options of checkpoints",
-                                               .help = "set it to the number of checkpoints, or to 0 for all"});
+  const auto require = [](bool holds, const char* name, const char* least, int got) {
+    detail::require_option(holds, "options of checkpoints", str(name, " must be ", least, ", got ", got),
+                           "set it to the number of checkpoints, or to 0 for all");
   };
-  if (options.keep < 0) refuse("keep", ">= 0", options.keep);
-  if (options.keep_best < 1) refuse("keep_best", ">= 1", options.keep_best);
-  if (options.keep_optimizer < 0 || options.keep_optimizer == 1)
-    refuse("keep_optimizer", ">= 2, or 0 for all", options.keep_optimizer);
+  require(options.keep >= 0, "keep", ">= 0", options.keep);
+  require(options.keep_best >= 1, "keep_best", ">= 1", options.keep_best);
+  require(options.keep_optimizer == 0 || options.keep_optimizer >= 2, "keep_optimizer", ">= 2, or 0 for all",
+          options.keep_optimizer);
 }
 
 namespace detail {
@@ -26,16 +25,14 @@ namespace detail {
 KeepPlan plan_keeping(const std::vector<KeptCheckpoint>& all, const KeepOptions& options) {
   std::vector<KeptCheckpoint> by_score;
   for (const KeptCheckpoint& checkpoint : all) {
-    if (checkpoint.score && !std::isnan(*checkpoint.score)) by_score.push_back(checkpoint);
+    const bool has_score = checkpoint.score && !std::isnan(*checkpoint.score);
+    if (has_score && !options.best_metric.empty()) by_score.push_back(checkpoint);
   }
   // Of equal ones the older is better, as everywhere in training: a newer one has to improve.
   std::ranges::sort(by_score, {}, [&](const KeptCheckpoint& each) {
     return std::pair(options.highest_is_best ? -*each.score : *each.score, each.step);
   });
-  if (!options.best_metric.empty())
-    by_score.resize(std::min(by_score.size(), static_cast<std::size_t>(options.keep_best)));
-  else
-    by_score.clear();
+  by_score.resize(std::min(by_score.size(), static_cast<std::size_t>(options.keep_best)));
 
   KeepPlan plan;
   const auto is_among_newest = [&](std::size_t i, int count) {

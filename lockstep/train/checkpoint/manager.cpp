@@ -42,14 +42,14 @@ CheckpointManager::CheckpointManager(std::string folder, CheckpointOptions optio
 CheckpointManager::~CheckpointManager() {
   is_abandoned_ = exception_.is_on_its_way();
   try {
-    wait();
+    wait_here();
   } catch (const std::exception& error) {
     log(Severity::Error, str("the last checkpoint in ", folder_, " was not written: ", error.what()));
   }
 }
 
-std::optional<CheckpointEntry> CheckpointManager::resume() {
-  wait();
+std::optional<CheckpointEntry> CheckpointManager::resume_here() {
+  wait_here();
   auto newest = newest_checkpoint(folder_);
   resumed_ = true;
   last_step_ = newest ? newest->step : -1;
@@ -60,7 +60,7 @@ bool CheckpointManager::is_busy() const {
   return writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
 }
 
-void CheckpointManager::wait() {
+void CheckpointManager::wait_here() {
   if (writing_.valid()) writing_.get();
 }
 
@@ -94,13 +94,13 @@ bool CheckpointManager::save(std::int64_t step, Snapshot snapshot, std::map<std:
 bool CheckpointManager::leaves_out(std::int64_t step) {
   if (!is_busy() || !options_.leave_out_when_busy) return false;
   ++left_out_;
-  log_info(str("the checkpoint of step ", step, " is left out: the one before is still being written to ", folder_));
+  log_info(str("the checkpoint of step ", step, " is left out: the previous one is still being written to ", folder_));
   return true;
 }
 
 void CheckpointManager::wait_to_save() {
   const auto begun = std::chrono::steady_clock::now();
-  wait();
+  wait_here();
   waited_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
 }
 

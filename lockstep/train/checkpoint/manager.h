@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/deadline.h"
 #include "lockstep/base/export.h"
 #include "lockstep/strategy/snapshot.h"
 #include "lockstep/train/checkpoint/checkpoint.h"
@@ -21,70 +22,75 @@ namespace lockstep::train {
 /// Options of a CheckpointManager.
 struct CheckpointOptions {
   KeepOptions keep = {};  ///< which checkpoints stay
-  /// The parts of a snapshot that `keep.keep_optimizer` is about.
+  /// The parts of a snapshot that `keep.keep_optimizer` removes.
   std::vector<std::string> optimizer_parts = {"optimizer"};
-  /// Write on a thread of its own, while training continues.
+  /// Writes on a background thread while training continues.
   bool background = true;
-  /// A checkpoint that is to be saved while the one before is still being written is left out, with a line in the log. Otherwise
-  /// `save` waits.
+  /// Leaves out a checkpoint, with a line in the log, if the previous one is still being written. By default `save` waits.
   bool leave_out_when_busy = false;
-  /// With several workers: each writes its own part, so that no worker's disk or memory holds all of it at once. All of them must
-  /// see the same folder. Tensors are not cut.
+  /// Each worker writes a part, so that the chief need not hold or write everything. All workers must see the same folder. Single
+  /// tensors are not split.
   bool sharded = false;
-  double shard_timeout = 600;  ///< seconds that the chief, having written its part, waits for those of the others
+  /// How many seconds the chief waits for the parts of the other workers after it has written its own. Meanwhile they wait for it in
+  /// the next `save` or `wait`, longer than the strategy's limit for collectives if need be.
+  double shard_timeout = 600;
 };
 
-/// Writes the checkpoints of a training to a folder and removes those that need not stay. One process of a training has one;
-/// a second one on the same folder is an error.
+/// Writes the checkpoints of a training to a folder and removes old ones. A second manager of the same folder, in this or another
+/// process, is an error.
 ///
 ///     CheckpointManager checkpoints("run/checkpoints", {.keep = {.keep = 3, .best_metric = "val_loss"}});
 ///     if (auto newest = checkpoints.resume()) ls::restore(strategy, read_checkpoint(newest->path), parts);
 ///     ...
 ///     checkpoints.save(step, ls::capture(strategy, parts), {{"val_loss", loss}});
 ///
-/// With several workers the chief has it, and saves a snapshot that was gathered. With `.sharded` every worker has one of its own,
-/// and all make the same calls; what `capture` returned is saved as it is:
+/// With several workers, make it on the chief only, and save what `ls::gather` returns. With `.sharded`, make it on every worker, make
+/// the same calls on all, and save what `ls::capture` returns:
 ///
 ///     CheckpointManager checkpoints(strategy, "run/checkpoints", {.sharded = true});
 ///     checkpoints.save(step, ls::capture(strategy, parts));
 ///
-/// Not for several threads at once.
+/// Not thread-safe.
 class LOCKSTEP_EXPORT CheckpointManager {
  public:
-  /// Makes the folder. FailedPrecondition if another manager, of whichever process, has it.
+  /// Creates the folder if needed. FailedPrecondition if another manager has it.
   explicit CheckpointManager(std::string folder, CheckpointOptions options = {});
   /// For sharded checkpoints: the strategy whose workers write them, which must outlive it.
   CheckpointManager(Strategy& strategy, std::string folder, CheckpointOptions options);
-  /// Waits for the last checkpoint, but for other workers' parts only a few seconds if an exception destroys it. An error is
+  /// Waits for the last checkpoint; if an exception destroys the manager, only a few seconds for other workers' parts. Errors are
   /// logged.
   ~CheckpointManager();
   CheckpointManager(const CheckpointManager&) = delete;
   CheckpointManager& operator=(const CheckpointManager&) = delete;
 
-  /// The newest checkpoint that can be resumed. From then on, `save` also removes checkpoints of later steps: they are damaged,
-  /// or of a training that is no longer continued.
+  /// The newest checkpoint that can be resumed, if there is one; with `.sharded` all workers get the one that the chief found. The
+  /// next `save` removes checkpoints of later steps: they are damaged, or belong to a training that is not continued.
   std::optional<CheckpointEntry> resume();
+  /// The same on this worker only.
+  std::optional<CheckpointEntry> resume_here();
 
-  /// Takes the snapshot and writes it. Throws what writing an earlier one has failed with. False if this one was left out.
-  /// FailedPrecondition if the folder has checkpoints of later steps, unless they were passed over by `resume`.
+  /// Writes the snapshot. Returns false if it was left out (`leave_out_when_busy`). Throws the error of an earlier checkpoint that could
+  /// not be written in the background, and FailedPrecondition if the folder has checkpoints of later steps, unless `resume` was called.
   bool save(std::int64_t step, Snapshot snapshot, std::map<std::string, double> metrics = {});
 
-  /// Returns when all is on the disk. Throws if that has failed.
+  /// Returns when the last checkpoint is on the disk, with all workers' parts. Throws if it could not be written.
   void wait();
   bool is_busy() const;
 
   /// Where the checkpoints are.
   const std::string& folder() const { return folder_; }
-  std::int64_t left_out() const { return left_out_; }  ///< checkpoints that `leave_out_when_busy` cost
-  /// How long `save` has waited for the checkpoint before.
+  std::int64_t left_out() const { return left_out_; }  ///< checkpoints left out because of `leave_out_when_busy`
+  /// How long `save` has waited for previous checkpoints, in all.
   double waited_seconds() const { return waited_seconds_; }
 
-  /// Throws on all workers unless all see the folder. A collective; for sharded checkpoints.
+  /// For sharded checkpoints: throws on all workers unless all see the same folder. A collective.
   void require_shared_folder();
 
  private:
   bool leaves_out(std::int64_t step);
+  void wait_here();
   void wait_to_save();
+  Deadline limit_of_chief() const;
   void require_no_later_steps(std::int64_t step);
   bool save_share(std::int64_t step, Snapshot captured, const std::map<std::string, double>& metrics);
   void write_share(detail::CheckpointWriter& unfinished, const Snapshot& share, const CheckpointInfo& info) const;

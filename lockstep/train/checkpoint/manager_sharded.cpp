@@ -80,6 +80,34 @@ CheckpointManager::CheckpointManager(Strategy& strategy, std::string folder, Che
   detail::remove_unfinished(folder_);
 }
 
+/// How long the others wait for the chief while it may be waiting for their parts.
+Deadline CheckpointManager::limit_of_chief() const {
+  constexpr double kDefaultSeconds = 600;  // of collectives between workers
+  const double seconds = strategy_->communication().timeout_seconds.value_or(kDefaultSeconds);
+  return seconds == 0 ? Deadline::never()
+                      : Deadline::after(std::chrono::duration<double>(seconds + options_.shard_timeout));
+}
+
+void CheckpointManager::wait() {
+  if (is_one_of_several())
+    lockstep::detail::do_on_chief(
+        *strategy_, "a sharded checkpoint", [this] { wait_here(); }, limit_of_chief());
+  wait_here();  // for this worker's part, which the chief has
+}
+
+std::optional<CheckpointEntry> CheckpointManager::resume() {
+  if (!is_one_of_several()) return resume_here();
+  std::optional<CheckpointEntry> newest;
+  lockstep::detail::do_on_chief(
+      *strategy_, "a sharded checkpoint", [&] { newest = resume_here(); }, limit_of_chief());
+  // Another worker may see an older state of a folder on the network.
+  const std::string step = chiefs_text(*strategy_, newest ? std::to_string(newest->step) : "");
+  const std::string name = chiefs_text(*strategy_, newest ? fs::path(newest->path).filename().string() : "");
+  wait_here();
+  if (step.empty()) return std::nullopt;
+  return CheckpointEntry{std::stoll(step), str(folder_, '/', name)};
+}
+
 bool CheckpointManager::is_one_of_several() const { return strategy_ != nullptr && strategy_->num_workers() > 1; }
 
 void CheckpointManager::require_shared_folder() {
@@ -99,20 +127,23 @@ bool CheckpointManager::save_share(std::int64_t step, Snapshot captured, const s
   const std::int64_t bytes =
       workers::sum(group, static_cast<std::int64_t>(detail::bytes_to_write(*share)), "bytes of a checkpoint", deadline);
   std::shared_ptr<detail::CheckpointWriter> unfinished;
-  lockstep::detail::do_on_chief(*strategy_, "a sharded checkpoint", [&] {
-    if (leaves_out(step)) return;
-    wait_to_save();
-    require_no_later_steps(step);
-    unfinished = std::make_shared<detail::CheckpointWriter>(str(folder_, '/', detail::checkpoint_name(step)));
-    detail::require_free_space(unfinished->folder(), static_cast<std::uint64_t>(bytes));
-  });
+  lockstep::detail::do_on_chief(
+      *strategy_, "a sharded checkpoint",
+      [&] {
+        if (leaves_out(step)) return;
+        wait_to_save();
+        require_no_later_steps(step);
+        unfinished = std::make_shared<detail::CheckpointWriter>(str(folder_, '/', detail::checkpoint_name(step)));
+        detail::require_free_space(unfinished->folder(), static_cast<std::uint64_t>(bytes));
+      },
+      limit_of_chief());
   const std::string name = chiefs_text(*strategy_, unfinished ? name_of(*unfinished) : "");
   if (name.empty()) {
     if (!strategy_->is_chief()) ++left_out_;
     return false;
   }
   require_visible(*strategy_, folder_, name);
-  wait();  // for this worker's part of the one before: the chief has it
+  wait_here();  // for this worker's part of the one before: the chief has it
   last_step_ = step;
   if (unfinished) {
     start([this, unfinished, share, info = CheckpointInfo{step, metrics}]() mutable {

@@ -155,7 +155,7 @@ TEST(CheckpointManager, LeavesOutWhatComesWhileItIsBusy) {
   EXPECT_EQ(manager.left_out(), 1);
   manager.wait();
   EXPECT_EQ(steps_in(folder.path()).size(), written);
-  EXPECT_EQ(lines.count("is left out: the one before is still being written to " + folder.path().string()), 1);
+  EXPECT_EQ(lines.count("is left out: the previous one is still being written to " + folder.path().string()), 1);
   EXPECT_TRUE(manager.save(1000, snapshot_at(1000)));
 }
 

@@ -1,14 +1,13 @@
 #include "lockstep/train/checkpoint/manifest.h"
 
-#include <array>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/crc32c.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/train/checkpoint/errors.h"
+#include "lockstep/train/formatted.h"
 
 namespace lockstep::train {
 namespace {
@@ -19,11 +18,7 @@ constexpr const char* kFormat = "lockstep checkpoint";
 constexpr std::string_view kBegin = "{\n  \"crc32c\": \"";  // keys are sorted: this one is the first
 constexpr std::string_view kNoDigits = "00000000";          // in the place of the checksum, for computing it
 
-std::string digits(std::uint32_t crc) {
-  std::array<char, kNoDigits.size() + 1> text{};
-  std::snprintf(text.data(), text.size(), "%08x", static_cast<unsigned>(crc));
-  return text.data();
-}
+std::string digits(std::uint32_t crc) { return formatted("%08x", static_cast<unsigned>(crc)); }
 
 std::string with_checksum(std::string text, std::string_view checksum) {
   return text.replace(kBegin.size(), kNoDigits.size(), checksum);

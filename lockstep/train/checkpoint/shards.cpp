@@ -17,7 +17,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/format/atomic_file.h"
 #include "lockstep/nn/save/saved_metadata.h"
 #include "lockstep/nn/save/tensor_file.h"
 #include "lockstep/train/checkpoint/errors.h"
@@ -84,12 +83,6 @@ std::uint64_t bytes_of(const at::Tensor& tensor) {
 
 std::string done_mark(const std::string& folder, int worker) { return str(folder, "/worker-", worker, ".json"); }
 std::string failed_mark(const std::string& folder, int worker) { return str(folder, "/worker-", worker, ".failed"); }
-
-void write_text(const std::string& path, const std::string& text) {
-  data::AtomicFile file(path, text.size());
-  file.append(text);
-  file.commit();
-}
 
 /// Throws unless they are here, as they were written.
 void require_here(const std::string& folder, const CheckpointFile& file, int worker) {
@@ -181,15 +174,16 @@ std::vector<CheckpointFile> take_part(const std::string& folder, int worker, con
           errors::kCheckpoint,
           {.what = str("worker ", worker, " could not write its part of a checkpoint: ", file_text(failed)),
            .where = folder,
-           .help = "see to its cause; the checkpoints that were there before are untouched"});
+           .help = "fix the cause; existing checkpoints are untouched"});
     }
     if (is_abandoned && !end) end = Deadline::after(kGrace);
     if (!deadline.expired() && !(end && end->expired())) continue;
-    throw DeadlineExceeded(errors::kCheckpoint,
-                           {.what = str("worker ", worker, " has not written its part of a checkpoint in time"),
-                            .where = folder,
-                            .help = "look at that worker and its disk, or give more .shard_timeout; the checkpoints "
-                                    "that were there before are untouched"});
+    throw DeadlineExceeded(
+        errors::kCheckpoint,
+        {.what = str("worker ", worker, " has not written its part of a checkpoint in time"),
+         .where = folder,
+         .help = "look at that worker and its disk, or raise .shard_timeout; existing checkpoints are "
+                 "untouched"});
   }
   const Manifest part = parse_manifest(data::MappedFile(done).bytes(), done);
   for (const CheckpointFile& file : part.files) require_here(folder, file, worker);

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <map>
 #include <optional>
 #include <string_view>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/train/formatted.h"
+#include "lockstep/train/require_option.h"
 
 namespace lockstep::train {
 namespace {
@@ -59,16 +59,8 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-std::string number_text(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.4g", value);
-  return text.data();
-}
-std::string pixel(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f", value);
-  return text.data();
-}
+std::string number_text(double value) { return formatted("%.4g", value); }
+std::string pixel(double value) { return formatted("%.1f", value); }
 
 /// Maps values to pixels.
 struct Axis {
@@ -212,12 +204,9 @@ std::vector<double> axis_marks(double low, double high) {
 }  // namespace detail
 
 std::string svg_of(const std::vector<Curve>& curves, const ChartOptions& options) {
-  if (!(options.smoothing >= 0 && options.smoothing < 1)) {
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("smoothing must be from 0 to 0.999, got ", options.smoothing),
-                           .where = "a chart",
-                           .help = "0 draws the values themselves, 0.9 a calm line"});
-  }
+  detail::require_option(options.smoothing >= 0 && options.smoothing < 1, "a chart",
+                         str("smoothing must be from 0 to 0.999, got ", options.smoothing),
+                         "0 draws the values themselves, 0.9 a calm line");
   const Charts charts = charts_of(curves);
   std::size_t most_lines = 1;
   for (const auto& [metric, lines] : charts) most_lines = std::max(most_lines, lines.size());

@@ -114,27 +114,21 @@ void read_event_file(const std::string& path, Collector& collector) {
   }
 }
 
-enum class Kind { None, Csv, JsonLines, Events };
-
-Kind kind_of(const fs::path& path) {
-  if (path.filename().string().find("tfevents") != std::string::npos) return Kind::Events;
-  if (path.extension() == ".csv") return Kind::Csv;
-  return path.extension() == ".jsonl" ? Kind::JsonLines : Kind::None;
-}
-
-void read_file(Kind kind, const std::string& path, Collector& collector) {
-  if (kind == Kind::Events) read_event_file(path, collector);
-  if (kind == Kind::Csv) read_csv(path, collector);
-  if (kind == Kind::JsonLines) read_json_lines(path, collector);
+/// Reads a log, by its name; null if it is not one.
+using Reader = void (*)(const std::string& path, Collector& collector);
+Reader reader_of(const fs::path& path) {
+  if (path.filename().string().find("tfevents") != std::string::npos) return read_event_file;
+  if (path.extension() == ".csv") return read_csv;
+  return path.extension() == ".jsonl" ? read_json_lines : nullptr;
 }
 
 /// The logs in a folder by the run to which they belong: event files of one folder are parts of one run, in order of their names.
 std::map<std::string, std::vector<std::string>> logs_in(const std::string& folder, const std::string& run) {
   std::map<std::string, std::vector<std::string>> logs;
   for (const auto& entry : fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
-    const Kind kind = kind_of(entry.path());
-    if (kind == Kind::None || !entry.is_regular_file()) continue;
-    const fs::path own = fs::relative(kind == Kind::Events ? entry.path().parent_path() : entry.path(), folder);
+    const Reader reader = reader_of(entry.path());
+    if (reader == nullptr || !entry.is_regular_file()) continue;
+    const fs::path own = fs::relative(reader == read_event_file ? entry.path().parent_path() : entry.path(), folder);
     const std::string name = own.string();  // of a CSV file with its ending: there may be JSON lines beside it
     logs[name == "." ? run : run.empty() ? name : str(run, '/', name)].push_back(entry.path().string());
   }
@@ -149,15 +143,16 @@ std::vector<Curve> read_curves(const std::string& path, const std::string& run) 
   const auto status = fs::status(path, failed);
   if (!fs::exists(status)) data::throw_file_error("read", path, ENOENT);
   if (!fs::is_directory(status)) {
-    if (kind_of(path) == Kind::None) refuse(path, "its name does not end in .csv or .jsonl, and has no \"tfevents\"");
+    const Reader reader = reader_of(path);
+    if (reader == nullptr) refuse(path, "its name does not end in .csv or .jsonl, and has no \"tfevents\"");
     Collector collector(run);
-    read_file(kind_of(path), path, collector);
+    reader(path, collector);
     return collector.take();
   }
   std::vector<Curve> curves;
   for (const auto& [name, paths] : logs_in(path, run)) {
     Collector collector(name);
-    for (const std::string& log : paths) read_file(kind_of(log), log, collector);
+    for (const std::string& log : paths) reader_of(log)(log, collector);
     std::ranges::move(collector.take(), std::back_inserter(curves));
   }
   if (curves.empty()) refuse(path, "the folder has no values in *.csv, *.jsonl or *tfevents*");

@@ -3,29 +3,23 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <charconv>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "lockstep/base/text.h"
 #include "lockstep/base/tune_request.h"
+#include "lockstep/comm/socket.h"
 #include "lockstep/data/format/file_error.h"
+#include "lockstep/train/formatted.h"
 
 namespace lockstep::train {
 namespace {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "localhost";
-  return name.data();
-}
 
 /// The newest second in the names of the folder's event files; 0 if there is none.
 std::int64_t newest_second(const std::string& folder) {
@@ -48,10 +42,9 @@ std::string path_of_new_file(const std::string& folder, double now) {
   std::filesystem::create_directories(folder, failed);
   if (failed) data::throw_file_error("create the folder", folder, failed.value());
   static std::atomic<int> files{0};
-  std::array<char, 32> second{};
-  std::snprintf(second.data(), second.size(), "%010lld",
-                static_cast<long long>(std::max(static_cast<std::int64_t>(now), newest_second(folder) + 1)));
-  return str(folder, '/', kPrefix, second.data(), '.', host_name(), '.', ::getpid(), '.', files.fetch_add(1));
+  const auto second = static_cast<long long>(std::max(static_cast<std::int64_t>(now), newest_second(folder) + 1));
+  return str(folder, '/', kPrefix, formatted("%010lld", second), '.', host_name(), '.', ::getpid(), '.',
+             files.fetch_add(1));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 namespace lockstep::train::detail::event {
 namespace {
 
+using data::wire::for_each_field;
 using data::wire::Reader;
 using data::wire::Tag;
 using data::wire::Type;
@@ -21,20 +22,18 @@ T load(std::string_view bytes) {
   return value;
 }
 
-/// The bytes of a field, if it has the type that the format says.
-std::string_view expect_bytes(Reader& reader, Tag tag) {
-  if (tag.type != Type::Bytes) reader.fail("a field has another type than its number says");
-  return reader.bytes();
+/// The reader, if the field has the type that the format says.
+Reader& expect(Type type, Reader& reader, Tag tag) {
+  if (tag.type != type) reader.fail("a field has another type than its number says");
+  return reader;
 }
+std::string_view expect_bytes(Reader& reader, Tag tag) { return expect(Type::Bytes, reader, tag).bytes(); }
 template <class T>
 T expect_fixed(Reader& reader, Tag tag) {
-  if (tag.type != (sizeof(T) == 8 ? Type::Fixed64 : Type::Fixed32))
-    reader.fail("a field has another type than its number says");
-  return load<T>(reader.raw(sizeof(T)));
+  return load<T>(expect(sizeof(T) == 8 ? Type::Fixed64 : Type::Fixed32, reader, tag).raw(sizeof(T)));
 }
 std::int64_t expect_integer(Reader& reader, Tag tag) {
-  if (tag.type != Type::Varint) reader.fail("a field has another type than its number says");
-  return static_cast<std::int64_t>(reader.varint());
+  return static_cast<std::int64_t>(expect(Type::Varint, reader, tag).varint());
 }
 
 /// The one number of a tensor, as TensorFlow 2 logs scalars; nothing if it is another tensor.
@@ -60,21 +59,10 @@ std::optional<double> only_number(std::string_view tensor, std::string_view reco
 
 std::string_view plugin_of(std::string_view metadata, std::string_view record) {
   std::string_view name;
-  for (Reader reader(metadata, record); !reader.done();) {
-    const Tag tag = reader.tag();
-    if (tag.field != 1) {
-      reader.skip(tag);
-      continue;
-    }
-    for (Reader plugin(expect_bytes(reader, tag), record); !plugin.done();) {
-      const Tag inner = plugin.tag();
-      if (inner.field == 1) {
-        name = expect_bytes(plugin, inner);
-      } else {
-        plugin.skip(inner);
-      }
-    }
-  }
+  for_each_field(metadata, record, 1, [&](Reader& reader, Tag outer) {
+    for_each_field(expect_bytes(reader, outer), record, 1,
+                   [&](Reader& plugin, Tag tag) { name = expect_bytes(plugin, tag); });
+  });
   return name;
 }
 
@@ -114,14 +102,7 @@ Value read_value(std::string_view bytes, std::string_view record) {
 
 bool is_start(std::string_view session, std::string_view record) {
   std::int64_t status = 0;
-  for (Reader reader(session, record); !reader.done();) {
-    const Tag tag = reader.tag();
-    if (tag.field == 1) {
-      status = expect_integer(reader, tag);
-    } else {
-      reader.skip(tag);
-    }
-  }
+  for_each_field(session, record, 1, [&](Reader& reader, Tag tag) { status = expect_integer(reader, tag); });
   return status == 1;
 }
 
@@ -134,7 +115,7 @@ Event parse(std::string_view record) {
       case 2: event.step = expect_integer(reader, tag); break;
       case 3: event.file_version = expect_bytes(reader, tag); break;
       case 5: {
-        data::wire::for_each_field(expect_bytes(reader, tag), record, 1, [&](Reader& summary, Tag inner) {
+        for_each_field(expect_bytes(reader, tag), record, 1, [&](Reader& summary, Tag inner) {
           event.values.push_back(read_value(expect_bytes(summary, inner), record));
         });
         break;

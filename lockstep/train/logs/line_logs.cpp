@@ -26,9 +26,7 @@ void require_name(const std::string& name) {
 }
 
 std::string csv_row(const std::string& first, const std::vector<std::string>& fields) {
-  std::string row = first;
-  for (const std::string& field : fields) row += ',' + field;
-  return row;
+  return fields.empty() ? first : str(first, ',', data::listed(fields, ","));
 }
 
 std::string header_of(const std::string& key, const std::vector<std::string>& columns) {

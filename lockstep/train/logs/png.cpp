@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/train/require_option.h"
 
 namespace lockstep::train {
 namespace {
@@ -27,20 +28,16 @@ void append_chunk(std::string& out, std::string_view type, std::string_view data
 }
 
 void require_valid(const Image& image) {
-  const auto refuse = [](const std::string& what) {
-    throw InvalidArgument(
-        errors::kBadOption,
-        {.what = what,
-         .where = "an image for a log",
-         .help = "give height * width * channels bytes, row by row, as {height, width, channels, pixels}"});
+  const auto require = [](bool holds, const std::string& what) {
+    detail::require_option(holds, "an image for a log", what,
+                           "give height * width * channels bytes, row by row, as {height, width, channels, pixels}");
   };
-  if (image.channels < 1 || image.channels > 4) refuse(str("channels must be 1, 2, 3 or 4, got ", image.channels));
-  if (image.height < 1 || image.width < 1 || image.height > kMostPixels / image.width)
-    refuse(str("an image must have 1 to ", kMostPixels, " pixels, got ", image.height, " x ", image.width));
+  require(image.channels >= 1 && image.channels <= 4, str("channels must be 1, 2, 3 or 4, got ", image.channels));
+  require(image.height >= 1 && image.width >= 1 && image.height <= kMostPixels / image.width,
+          str("an image must have 1 to ", kMostPixels, " pixels, got ", image.height, " x ", image.width));
   const auto bytes = std::size_t(image.height) * std::size_t(image.width) * std::size_t(image.channels);
-  if (image.pixels.size() != bytes)
-    refuse(str("an image of ", image.height, " x ", image.width, " x ", image.channels, " needs ", bytes,
-               " bytes, got ", image.pixels.size()));
+  require(image.pixels.size() == bytes, str("an image of ", image.height, " x ", image.width, " x ", image.channels,
+                                            " needs ", bytes, " bytes, got ", image.pixels.size()));
 }
 
 }  // namespace

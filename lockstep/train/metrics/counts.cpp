@@ -8,19 +8,17 @@
 #include <limits>
 #include <utility>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/metrics/scores.h"
 #include "lockstep/train/metrics/shapes.h"
+#include "lockstep/train/require_option.h"
 #include "lockstep/values/const_data.h"
 
 namespace lockstep::train::metrics {
 namespace {
 
-[[noreturn]] void throw_option(const char* metric, const std::string& what, const char* help) {
-  throw InvalidArgument(errors::kBadOption, {.what = what, .where = str("metrics::", metric), .help = help});
-}
+using detail::require_option;
 
 /// Adds one at each of these places. Whole numbers, so that their order does not matter.
 void count(const at::Tensor& counts, const at::Tensor& places) {
@@ -82,10 +80,11 @@ class ByClass final : public Metric {
 };
 
 MetricPtr by_class(const char* name, ByClass::Kind kind, const ClassOptions& options) {
-  if (options.classes < 0 || options.classes == 1)
-    throw_option(name, str("classes must be 0 for binary targets or >= 2, got ", options.classes),
+  const std::string where = str("metrics::", name);
+  require_option(options.classes == 0 || options.classes >= 2, where,
+                 str("classes must be 0 for binary targets or >= 2, got ", options.classes),
                  "leave it out for one score per example, else give the number of scores");
-  if (!(options.beta > 0)) throw_option(name, str("beta must be > 0, got ", options.beta), "1 gives the F1 score");
+  require_option(options.beta > 0, where, str("beta must be > 0, got ", options.beta), "1 gives the F1 score");
   return std::make_shared<ByClass>(options.name.empty() ? name : options.name, kind, options);
 }
 
@@ -168,8 +167,7 @@ MetricPtr recall(const ClassOptions& options) { return by_class("recall", ByClas
 MetricPtr f_beta(const ClassOptions& options) { return by_class("f_beta", ByClass::Kind::FBeta, options); }
 
 MetricPtr confusion(const ConfusionOptions& options) {
-  if (options.classes < 2)
-    throw_option("confusion", str("classes must be >= 2, got ", options.classes),
+  require_option(options.classes >= 2, "metrics::confusion", str("classes must be >= 2, got ", options.classes),
                  "give the number of scores that the model returns");
   return std::make_shared<Confusion>(options);
 }
@@ -182,8 +180,8 @@ std::vector<std::vector<std::int64_t>> confusion_matrix(std::span<const double> 
 }
 
 MetricPtr auc(const AucOptions& options) {
-  if (options.thresholds < 2)
-    throw_option("auc", str("thresholds must be >= 2, got ", options.thresholds), "200 is usual");
+  require_option(options.thresholds >= 2, "metrics::auc", str("thresholds must be >= 2, got ", options.thresholds),
+                 "200 is usual");
   const std::string usual = options.curve == Curve::Roc ? "auc" : "pr_auc";
   const std::string& name = options.name.empty() ? usual : options.name;
   if (options.exact) return std::make_shared<ExactAuc>(name, options.curve);

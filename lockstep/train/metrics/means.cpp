@@ -12,6 +12,7 @@
 #include "lockstep/train/metrics.h"
 #include "lockstep/train/metrics/add.h"
 #include "lockstep/train/metrics/shapes.h"
+#include "lockstep/train/require_option.h"
 #include "lockstep/values/const_data.h"
 
 namespace lockstep::train::metrics {
@@ -145,11 +146,8 @@ class Perplexity final : public Metric {
 }  // namespace
 
 MetricPtr accuracy(const AccuracyOptions& options) {
-  if (options.top_k < 1) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("top_k must be >= 1, got ", options.top_k),
-                                               .where = "metrics::accuracy",
-                                               .help = "leave it out to compare the class with the highest score"});
-  }
+  detail::require_option(options.top_k >= 1, "metrics::accuracy", str("top_k must be >= 1, got ", options.top_k),
+                         "leave it out to compare the class with the highest score");
   return mean_of(options.name,
                  [name = options.name, k = options.top_k](const at::Tensor& output, const at::Tensor& target) {
                    return is_right(name, k, output, target);

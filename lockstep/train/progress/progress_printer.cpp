@@ -5,10 +5,10 @@
 
 #include <cctype>
 #include <cstdio>
-#include <cstdlib>
 #include <ostream>
 #include <utility>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/open_line.h"
 #include "lockstep/base/text.h"
 
@@ -24,16 +24,11 @@ std::int64_t tenth_of(const ProgressState& state) {
   return state.total && *state.total > 0 ? state.current * 10 / *state.total : 0;
 }
 
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 /// Whether the locale names an encoding other than UTF-8. Without any locale, as in containers, terminals show UTF-8.
 bool is_ascii_locale() {
   std::string locale;
   for (const char* const name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    if (locale.empty()) locale = variable(name);
+    if (locale.empty()) locale = environment_variable(name);
   }
   for (char& letter : locale) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
   return !locale.empty() && locale.find("utf-8") == locale.npos && locale.find("utf8") == locale.npos;
@@ -42,7 +37,7 @@ bool is_ascii_locale() {
 }  // namespace
 
 Screen standard_output() {
-  const bool is_dumb = variable("TERM") == "dumb";
+  const bool is_dumb = environment_variable("TERM") == "dumb";
   const auto columns = [is_dumb] {
     if (is_dumb || ::isatty(STDOUT_FILENO) == 0) return 0;
     winsize size{};
@@ -53,7 +48,7 @@ Screen standard_output() {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
-  return {write, columns, variable("NO_COLOR").empty() && columns() > 0, is_ascii_locale()};
+  return {write, columns, environment_variable("NO_COLOR").empty() && columns() > 0, is_ascii_locale()};
 }
 
 Screen screen_of(std::ostream& out) {

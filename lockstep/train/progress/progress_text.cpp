@@ -2,23 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/base/text.h"
+#include "lockstep/train/formatted.h"
 
 namespace lockstep::train {
 namespace {
 
 constexpr int kCells = 20, kFewestCells = 5;
-
-template <class... Args>
-std::string formatted(const char* format, Args... args) {
-  char text[128];
-  std::snprintf(text, sizeof text, format, args...);
-  return text;
-}
 
 std::string repeated(std::string_view text, int times) {
   std::string all;
