@@ -15,23 +15,23 @@
 
 namespace lockstep {
 
-/// What `strategy.capture(f)` returns. A call is a step: `step(args...)` does what `strategy.run(f, args...)` does and returns what
-/// that returns. On a GPU the third call of the same shapes records what `f` starts there, on all replicas, as one CUDA graph; that
-/// call and all later ones start the graph, and `f` is not called again. On CPUs each call is a plain run.
+/// The result of `strategy.capture(f)`. `step(args...)` does the work of `strategy.run(f, args...)` and returns the
+/// same. On a GPU the third call with the same shapes records the GPU work of `f`, on all replicas, as one CUDA graph;
+/// that call and all later ones launch the graph, and `f` is not called again. On CPUs each call is a plain run.
 ///
-/// Of a recorded step the GPU's part is repeated, so:
+/// Replay repeats only the GPU work, so:
 ///
-///   * Tensors among the arguments may be others each time; they are copied to where the graph reads them. Other tensors that `f`
-///     uses must stay where they are: write into them, `total.add_(loss)`, not `total = total + loss`.
-///   * Numbers are what they were when the step was recorded, but for those of the optimizer: learning rate, betas and so on may
-///     change between calls. With other numbers or shapes among the arguments a call is a plain run; three such calls in a row
-///     record the step anew.
-///   * What `f` does on the host, such as counting or printing, is done when it is recorded and not again.
-///   * `f` returns tensors on the GPU, structures of them, or nothing. A caller gets copies.
+///   * Tensors among the arguments may differ from call to call; they are copied to where the graph reads them. Other
+///     tensors that `f` uses must stay in place: write into them, `total.add_(loss)`, not `total = total + loss`.
+///   * Numbers keep the values they had when the step was recorded, except for the optimizer's: learning rate, betas
+///     and so on may change between calls. A call with different numbers or shapes among its arguments is a plain run;
+///     three such calls in a row record the step again.
+///   * Work of `f` on the host, such as counting or printing, happens during recording and not during replay.
+///   * `f` returns tensors on the GPU, structures of them, or nothing. The caller gets copies.
 ///
-/// A step that cannot be recorded runs as it is, and `reason` says why: it reads a number back from the GPU (`item`), has
-/// set_accumulate, sparse gradients, or another optimizer than SGD, Adam and AdamW. Settings of the optimizer, the model's
-/// mode or its state that change between calls cost a recording.
+/// A step that cannot be recorded runs as usual, and `reason` returns the cause: it reads a number back from the GPU
+/// (`item`), uses set_accumulate or sparse gradients, or has an optimizer other than SGD, Adam and AdamW. If the
+/// optimizer's settings, the model's mode or its state change between calls, the step is recorded again.
 template <class F>
 class CapturedStep {
  public:
@@ -40,7 +40,7 @@ class CapturedStep {
   template <class... Args>
   auto operator()(const Args&... args);
 
-  /// Whether the last call started a graph.
+  /// Whether the last call replayed a graph.
   bool was_replayed() const { return capture_.was_replayed(); }
   /// Why the last call was a plain run; empty if it was not.
   const std::string& reason() const { return capture_.reason(); }
@@ -48,7 +48,7 @@ class CapturedStep {
  private:
   F f_;
   detail::StepCapture capture_;
-  std::any result_;  ///< in the graph's own memory
+  std::any result_;  ///< result of the recorded run, in the graph's own memory
 };
 
 template <class F>
@@ -77,7 +77,7 @@ auto CapturedStep<F>::operator()(const Args&... args) {
     auto way = capture_.plan(inputs);
     if (way == detail::StepCapture::Way::Record) {
       std::size_t next = 0;
-      // In braces they are made in order.
+      // Braces guarantee the order of evaluation.
       const std::tuple<Args...> own{detail::replace_tensors(args, capture_.inputs(), next)...};
       const bool is_recorded = capture_.record(inputs, [&] {
         std::apply(

@@ -43,7 +43,7 @@ struct IsVariable : std::is_same<T, Variable> {};
 template <class S>
 inline constexpr bool contains_variable_v = Contains<IsVariable, S>::value;
 
-/// A leaf of a structure as a collective takes it: of a variable what it is as a tensor.
+/// Replaces a variable by its value as a tensor; leaves anything else unchanged.
 struct ReadVariables {
   LOCKSTEP_EXPORT at::Tensor operator()(const Variable& variable) const;
   template <class T>
@@ -52,7 +52,7 @@ struct ReadVariables {
   }
 };
 
-/// What one replica gets of a merge function's result.
+/// The type of one replica's part of a merge function's result.
 template <class Result>
 struct PartOf {
   using type = selected_t<Result>;
@@ -64,7 +64,7 @@ struct PartOf<void> {
 
 }  // namespace detail
 
-/// What a replica function knows of itself, and how it meets the other replicas: `get_replica_context()` returns it.
+/// A replica function's view of its replica and of the others, returned by `get_replica_context()`.
 ///
 ///     strategy.run([] {
 ///       auto& replica = ls::get_replica_context();
@@ -72,25 +72,25 @@ struct PartOf<void> {
 ///       auto sum = replica.all_reduce(ls::ReduceOp::Sum, mine);   // the same on every replica
 ///     });
 ///
-/// `merge_call`, `all_reduce` and `all_gather` are meetings: every replica must make the same ones in the same order.
-/// They belong to the replica's own thread. The object itself lives as long as its strategy.
+/// `merge_call`, `all_reduce` and `all_gather` are meetings: every replica must make the same calls in the same order,
+/// each on its own thread. The object itself lives as long as its strategy.
 class LOCKSTEP_EXPORT ReplicaContext {
  public:
   ReplicaContext(Strategy& strategy, int local_index, int replica_id, at::Device device, std::string device_name);
 
-  /// This replica's number among all, its number among those of this process, and how many there are in all.
+  /// The replica's number over all workers, its number in this process, and the number of replicas over all workers.
   int replica_id_in_sync_group() const { return replica_id_; }
   int local_index() const { return local_index_; }
   int num_replicas_in_sync() const;
-  /// The strategy that runs this replica, and where.
+  /// The strategy that runs this replica, and the replica's device.
   Strategy& strategy() const { return *strategy_; }
   at::Device device() const { return device_; }
   const std::string& device_name() const { return device_name_; }
 
   /// Calls `f(strategy, per_replica_args...)` once, for all replicas, in cross-replica context on the thread that
-  /// called `run`. Each argument arrives as a PerReplica of what the replicas gave. Of the result, distributed values
-  /// are split, each replica getting its component; anything else goes to all. Replica 0's `f` is the one that is
-  /// called.
+  /// called `run`; it is replica 0's `f` that is called. Each argument arrives as a PerReplica of the replicas'
+  /// arguments. Distributed values in the result are split, and each replica gets its component; anything else goes to
+  /// all.
   ///
   ///     auto total = replica.merge_call([](ls::Strategy& s, ls::PerReplica<torch::Tensor> x) {
   ///       return s.reduce(ls::ReduceOp::Sum, x);
@@ -98,9 +98,9 @@ class LOCKSTEP_EXPORT ReplicaContext {
   template <class F, class... Args>
   auto merge_call(F&& f, Args&&... args);
 
-  /// The sum or mean over all replicas, the same bits on each, leaf by leaf for structures. Differentiable: the
-  /// gradient is the all-reduce of the incoming gradients with the same operation.
-  /// A Variable counts as the tensor that it is on this replica, and the result is a tensor.
+  /// The sum or mean over all replicas, bitwise equal on each, leaf by leaf for structures. Differentiable: the
+  /// gradient is the all-reduce of the incoming gradients with the same operation. A Variable counts as its value on
+  /// this replica, and the result is a tensor.
   at::Tensor all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options = {},
                         const std::source_location& where = std::source_location::current());
   template <class S>
@@ -114,7 +114,7 @@ class LOCKSTEP_EXPORT ReplicaContext {
                                  all_reduce_leaves(op, flatten_reducible(value), structure_string(value), options));
   }
 
-  /// All replicas' values, concatenated along `axis` in replica order; sizes may differ on that axis only.
+  /// All replicas' values, concatenated along `axis` in replica order; only the size of that axis may differ.
   /// Differentiable: a replica's gradient is its own part of the summed gradients.
   at::Tensor all_gather(const at::Tensor& value, std::int64_t axis, const CommunicationOptions& options = {},
                         const std::source_location& where = std::source_location::current());
@@ -129,7 +129,7 @@ class LOCKSTEP_EXPORT ReplicaContext {
                                  all_gather_leaves(flatten_reducible(value), axis, structure_string(value), options));
   }
 
-  /// The replica's place among the threads of the current run, for library code; null where there are no meetings.
+  /// The replica's place among the threads of the current run, for library code; null if replicas cannot meet.
   local::Seat* seat() const { return seat_; }
   /// Throws unless this is the calling replica.
   void require_current(const char* operation) const;
@@ -142,7 +142,7 @@ class LOCKSTEP_EXPORT ReplicaContext {
   Leaves all_gather_leaves(Leaves leaves, std::int64_t axis, std::string structure,
                            const CommunicationOptions& options);
 
-  /// What a replica brings to a merge point: checked to be of one type before replica 0 reads the others'.
+  /// The arguments of one replica at a merge point. `type` is compared before replica 0 reads them.
   struct Ticket {
     const std::type_info* type;
   };
@@ -155,7 +155,7 @@ class LOCKSTEP_EXPORT ReplicaContext {
   int replica_id_;
   at::Device device_;
   std::string device_name_;
-  local::Seat* seat_ = nullptr;  ///< set while a run is going on; null in the default context
+  local::Seat* seat_ = nullptr;  ///< set during a run; null in the default context
 };
 
 template <class F, class... Args>

@@ -45,7 +45,8 @@ class LocalValues;  // base/local_values.h
 struct Runs;        // strategy/detail/runs.h
 struct StepRows;    // strategy/detail/step_rows.h
 
-/// A leaf of a structure as values across replicas are: of a variable all its components.
+/// Converts a leaf of a structure to its value across replicas: a variable to all its components, anything else
+/// unchanged.
 struct ComponentsOfVariables {
   LOCKSTEP_EXPORT PerReplica<at::Tensor> operator()(const Variable& variable) const;
   template <class T>
@@ -57,25 +58,25 @@ struct ComponentsOfVariables {
 /// The variable that all replicas have returned or brought to a merge point; throws if they differ.
 LOCKSTEP_EXPORT const Variable& one_variable(const Variable* first, std::size_t count, const char* operation);
 
-/// Whether the program stands for several workers; see strategy/variable_rules.h.
+/// Whether one client program drives the replicas of several workers; see strategy/variable_rules.h.
 LOCKSTEP_EXPORT bool is_client_of_several_workers(const Strategy& strategy);
 
 }  // namespace detail
 
-/// Which replica of how many a value is made for; see `Strategy::values_from_function`.
+/// The replica that a value is made for; see `Strategy::values_from_function`.
 struct ValueContext {
-  int replica_id_in_sync_group = 0;  ///< the number of the replica, from 0
-  int num_replicas_in_sync = 1;      ///< how many replicas there are, over all workers
+  int replica_id_in_sync_group = 0;  ///< number of the replica, from 0
+  int num_replicas_in_sync = 1;      ///< number of replicas over all workers
 };
 
-/// The last failure of a run: which replica, and what. For exceptions that cannot carry the replica themselves.
+/// The failure of the last run that threw, for exceptions that cannot carry the replica themselves.
 struct RunFailure {
-  int replica;            ///< the one that failed
-  std::string what;       ///< the text of the exception
-  std::string type = {};  ///< of the exception: "std::out_of_range"
+  int replica;            ///< number of the failed replica
+  std::string what;       ///< message of the exception
+  std::string type = {};  ///< type of the exception, such as "std::out_of_range"
 };
 
-/// Runs a function on every replica and brings values together. Replicas are numbered 0 to N - 1; the strategy decides
+/// Runs a function on every replica and combines their values. Replicas are numbered 0 to N - 1; the strategy decides
 /// where they run, and programs do not branch on it.
 ///
 ///     ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
@@ -90,23 +91,24 @@ class LOCKSTEP_EXPORT Strategy {
   Strategy(const Strategy&) = delete;
   Strategy& operator=(const Strategy&) = delete;
 
-  /// How many replicas train together, over all workers.
+  /// Number of replicas that train together, over all workers.
   int num_replicas_in_sync() const { return num_replicas_in_sync_; }
-  /// How many of them this process runs.
+  /// Number of replicas in this process.
   int num_local_replicas() const { return num_local_replicas_; }
 
-  /// How many processes train together, each of them running the whole program. 1 for strategies of one process.
+  /// Number of processes that train together, each running the whole program. 1 for single-process strategies.
   int num_workers() const { return num_replicas_in_sync_ / num_local_replicas_; }
-  /// This process's number among them; worker 0 is the chief.
+  /// This process's number among the workers; worker 0 is the chief.
   int worker_id() const { return worker_id_; }
-  /// Whether this is the worker that writes files and prints for all.
+  /// Whether this is the worker that writes files and prints on behalf of all.
   bool is_chief() const { return worker_id_ == 0; }
 
-  /// Returns when all workers have called it. Outside of run; every worker must call it.
+  /// Blocks until all workers have called it. Outside of run; every worker must call it.
   void barrier(const std::source_location& where = std::source_location::current());
 
-  /// Returns the chief's value on every worker and ignores the others' values. Of structures only a vector of tensors or
-  /// numbers may have another size there. Outside of run; every worker must call it.
+  /// Returns the chief's value on every worker; the others' values are ignored. Values must have the same structure on
+  /// all workers; only the length of a vector of tensors or numbers may differ. Outside of run; every worker must call
+  /// it.
   at::Tensor broadcast(const at::Tensor& value, const std::source_location& where = std::source_location::current());
   template <class T>
   T broadcast(const T& value, const std::source_location& where = std::source_location::current());
@@ -114,33 +116,33 @@ class LOCKSTEP_EXPORT Strategy {
   /// Enters the cross-replica context: variables created while the scope lives are distributed.
   Scope scope() { return Scope(*this); }
 
-  /// Calls `f` once per local replica, at the same time, in replica context. Distributed arguments arrive as the
-  /// replica's component and need one for each local replica; anything else arrives as it is, by reference. Returns
-  /// what the replicas returned as a PerReplica (nothing for void). If replicas throw, the error of the lowest replica
-  /// is thrown here once all have stopped. It is not logged; errors of other replicas are, where they differ from it.
+  /// Calls `f` once per local replica, concurrently, in replica context. A distributed argument needs one component per
+  /// local replica and arrives as the replica's own; any other argument is passed by reference. Returns a PerReplica of
+  /// what the replicas returned (nothing for void). If replicas throw, the error of the lowest-numbered one is thrown
+  /// here once all have stopped. Errors of other replicas are logged if they differ from it.
   template <class F, class... Args>
     requires(!detail::is_signature_v<F>)
   auto run(F&& f, const Args&... args);
 
-  /// The same after checking that the arguments' leaves are as `signature` says. Include
+  /// Same, after checking that the arguments' leaves match `signature`. Include
   /// <lockstep/data/distribute/distributed_dataset.h>.
   ///
   ///     strategy.run(batches.element_spec(), train_step, batch);
   template <class F, class... Args>
   auto run(const DistributedSpec& signature, F&& f, const Args&... args);
 
-  /// A step that is called like a function, with the arguments that `run` would take, and returns what `run` would return. On a GPU
-  /// it is recorded and repeated as one CUDA graph, which saves the time of starting its kernels one by one; see
-  /// <lockstep/strategy/captured_step.h> for what such a step must keep to.
+  /// Returns a step that is called with the arguments of `run` and returns what `run` would return. On a GPU it is
+  /// recorded and replayed as one CUDA graph, which saves the launch cost of each kernel;
+  /// <lockstep/strategy/captured_step.h> has the rules for such a step.
   ///
   ///     auto step = strategy.capture([&](const Digits& mine) { ...; return loss.detach(); });
   ///     for (const auto& batch : batches) auto losses = step(batch);
   template <class F>
   CapturedStep<std::decay_t<F>> capture(F&& f);
 
-  /// The sum or mean over all replicas, as one plain value; leaf by leaf for structures. With `axis`, each replica
-  /// first reduces along it, and Mean divides by the number of elements of all replicas: exact for uneven and empty
-  /// ones. An OnRead variable is reduced over its components; of a mirrored one Mean is its value.
+  /// The sum or mean over all replicas as one plain value, leaf by leaf for structures. With `axis`, each replica first
+  /// reduces along it, and Mean divides by the number of elements on all replicas, so that uneven and empty components
+  /// count correctly. An OnRead variable is reduced over its components; the Mean of a mirrored variable is its value.
   template <class T>
   auto reduce(ReduceOp op, const T& value, const Axis& axis = {},
               const std::source_location& where = std::source_location::current());
@@ -153,7 +155,7 @@ class LOCKSTEP_EXPORT Strategy {
   template <class F>
   auto values_from_function(F&& f);
 
-  /// The components that are in this process, as a list; values/local_results.h has the rules for structures.
+  /// The components in this process, as a list; values/local_results.h has the rules for structures.
   template <class T>
   auto local_results(const T& value) const {
     if constexpr (detail::contains_variable_v<T>)
@@ -245,17 +247,17 @@ class LOCKSTEP_EXPORT Strategy {
   template <class F>
   auto distribute_from_function(F&& make, const InputOptions& options);
 
-  /// A batch that you have, such as one from a `torch::data` DataLoader, cut along its first dimension into one part
-  /// per local replica, on its device: as evenly as possible, the larger parts first. Parts are detached from
-  /// any graph, and views of a batch that is on their device and whose rows are contiguous. Include
+  /// Cuts a batch that you have, such as one from a `torch::data` DataLoader, along its first dimension into one part
+  /// per local replica, moved to its device: as evenly as possible, the larger parts first. Parts are detached from any
+  /// graph. A part is a view if the batch is already on its device and has contiguous rows. Include
   /// <lockstep/data/distribute/distributed_dataset.h>.
   ///
   ///     for (auto& batch : *loader) strategy.run(train_step, strategy.split(batch));
   template <class T>
   PerReplica<T> split(const T& batch);
 
-  /// A dataset of the rows of tensors in memory, or of the npy files named in their place, which are mapped into
-  /// memory. First dimensions must be equal; a vector of tensors is stacked.
+  /// A dataset of the rows of tensors in memory, or of npy files given by name, which are memory-mapped. First
+  /// dimensions must be equal; a vector of tensors is stacked.
   ///
   ///     auto digits = strategy.make_numpy_dataset(std::pair{"images.npy", "labels.npy"});
   template <class T>
@@ -264,52 +266,53 @@ class LOCKSTEP_EXPORT Strategy {
   /// The lower-level methods.
   StrategyExtended& extended() { return *extended_; }
 
-  /// Which replica failed in the last run that threw.
+  /// The failure of the last run that threw: which replica, and why.
   const std::optional<RunFailure>& last_failure() const;
 
-  /// The seed of the replicas' random numbers; with one replica in all that of LibTorch's generator, which it draws from.
+  /// The seed of the replicas' random numbers. A job with only one replica draws from LibTorch's own generator: its
+  /// seed.
   std::uint64_t seed() const;
-  /// Does what `torch::manual_seed` does, and restarts the random numbers of several replicas, which `torch::manual_seed` does
-  /// not reach: for an evaluation with dropout that gives the same each time. Outside of run; every worker must call it, with
-  /// the same seed.
+  /// Calls `torch::manual_seed` and also restarts the replicas' own random numbers, which `torch::manual_seed` does not
+  /// reach if there are several replicas. Use it to repeat an evaluation with dropout exactly. Outside of run; every
+  /// worker must call it with the same seed.
   void set_seed(std::uint64_t seed, const std::source_location& where = std::source_location::current());
 
-  /// Threads that one replica uses inside an operation.
+  /// Number of threads that one replica uses inside an operation.
   int intra_op_threads() const;
 
   /// The devices of this process's replicas.
   const Devices& devices() const { return devices_; }
   /// The context of a replica of this process.
   ReplicaContext& replica_context(int local_index);
-  /// How values travel between replicas.
+  /// The algorithms that move values between replicas.
   CrossDeviceOps& cross_device_ops() const { return *cross_device_ops_; }
-  /// The defaults of collectives.
+  /// The default options of collectives.
   const CommunicationOptions& communication() const { return communication_; }
   /// Whether calls that could make components differ are refused.
   bool strict() const { return strict_; }
-  /// Whether it is the strategy outside of every scope.
+  /// Whether this is the default strategy, which is current outside of every scope.
   virtual bool is_default() const { return false; }
-  /// What it is and where its replicas run, for people; printing a strategy prints this.
+  /// A readable description of the strategy and its devices; printing a strategy prints this.
   virtual std::string describe() const;
 
  protected:
-  /// What a strategy is made of.
+  /// The parts that a strategy is built from.
   struct Parts {
     std::vector<DeviceName> devices;                   ///< one replica on each
-    std::shared_ptr<CrossDeviceOps> cross_device_ops;  ///< how values travel between replicas
-    CommunicationOptions communication = {};           ///< the defaults of collectives
-    bool strict = false;                               ///< refuses calls that could make components differ
-    std::shared_ptr<WorkerGroup> workers = {};         ///< null: this process alone
+    std::shared_ptr<CrossDeviceOps> cross_device_ops;  ///< moves values between replicas
+    CommunicationOptions communication = {};           ///< default options of collectives
+    bool strict = false;                               ///< refuse calls that could make components differ
+    std::shared_ptr<WorkerGroup> workers = {};         ///< null: only this process
   };
   explicit Strategy(Parts parts);
 
-  /// Gives each local replica a thread; which replicas these are, the strategy knows.
+  /// Creates the threads of the local replicas; fills in the fields of `options` that say which replicas these are.
   void make_replicas(LocalReplicasOptions options, bool deterministic);
 
-  /// Calls `body(k, seat)` once for each local replica k, on its thread; `seat` is null where there are no meetings.
+  /// Calls `body(k, seat)` once for each local replica k, on its thread; `seat` is null if replicas cannot meet.
   virtual void run_replicas(FunctionRef<void(int local_index, local::Seat* seat)> body);
 
-  /// For recording runs on a GPU; null where the replicas are on none.
+  /// Records runs on a GPU; null unless the replicas are on one.
   virtual std::shared_ptr<gpu::Graph> make_graph();
 
   std::unique_ptr<LocalReplicas> replicas_;  ///< null if they have no threads of their own
@@ -320,9 +323,9 @@ class LOCKSTEP_EXPORT Strategy {
   friend struct detail::StrategyAccess;
   using Leaves = std::vector<ReducibleLeaf>;
 
-  /// Throws the failure with the replica added to its text. What other replicas have thrown is logged where it differs.
+  /// Throws the failure with the replica added to its message. Errors of other replicas are logged if they differ.
   [[noreturn]] void raise_failure(const local::ReplicaFailure& failure);
-  /// To one client, what has one component on each worker is not one value.
+  /// In a program that is one client of several workers, marks `value` as this worker's part of a larger value.
   template <class T>
   PerReplica<T> as_one_of_all(PerReplica<T> value) const {
     if (num_workers() > 1 && detail::is_client_of_several_workers(*this))
@@ -331,24 +334,24 @@ class LOCKSTEP_EXPORT Strategy {
   }
   /// Calls `call(k)` for each local replica k, on its thread and in its context.
   void run_on_replicas(const detail::StepRows& rows, FunctionRef<void(std::size_t k)> call);
-  /// Throws for a variable of another strategy.
+  /// Throws if the variable belongs to another strategy.
   const std::vector<at::Tensor>& components_of(const Variable& variable, const char* operation) const;
   at::Tensor reduce_variable(ReduceOp op, const Variable& variable, const Axis& axis);
   at::Tensor gather_variable(const Variable& variable, std::int64_t axis);
 
-  /// `components` holds the leaves of each replica's value, `structures` its shape for comparison. The result is the
+  /// `components` holds the leaves of each replica's value, `structures` the structure of each, to compare. Returns the
   /// reduction for each of the destinations.
   std::vector<Leaves> reduce_across(ReduceOp op, const std::vector<Leaves>& components,
                                     const std::vector<std::string>& structures, const Devices& destinations,
                                     const CommunicationOptions& options);
   Leaves reduce_components(ReduceOp op, const std::vector<Leaves>& components,
                            const std::vector<std::string>& structures, const Axis& axis);
-  /// A value that all replicas share: `mirrored`, or plain.
+  /// Reduces a value that all replicas share: `mirrored`, or plain.
   Leaves reduce_shared(ReduceOp op, const Leaves& value, bool mirrored);
-  /// The chief's leaves. `structure` is that of the value they are of, which workers then compare; null: it is known.
+  /// Returns the chief's leaves. Workers compare `structure`, the structure of the whole value; null: already compared.
   Leaves broadcast_leaves(const Leaves& leaves, const std::string* structure, const std::source_location& where);
   std::size_t chiefs_size(std::size_t size, const std::source_location& where);
-  /// A plain value of several workers counts once for each of them.
+  /// Reduces a plain value over workers; each worker's value counts once.
   Leaves reduce_over_workers(ReduceOp op, const Leaves& value);
   Leaves gather_across(const std::vector<Leaves>& components, const std::vector<std::string>& structures,
                        std::int64_t axis);
@@ -365,7 +368,8 @@ class LOCKSTEP_EXPORT Strategy {
   DeviceKinds device_kinds_;
   std::unique_ptr<StrategyExtended> extended_;
   std::unique_ptr<detail::Runs> runs_;
-  std::unique_ptr<detail::LocalValues> locals_;  ///< what others keep with it (strategy/detail/strategy_local.h)
+  std::unique_ptr<detail::LocalValues>
+      locals_;                        ///< state that other parts keep with it (strategy/detail/strategy_local.h)
   std::shared_ptr<Strategy*> alive_;  ///< variables hold it weakly, to notice when they outlive their strategy
 };
 
