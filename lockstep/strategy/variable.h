@@ -76,7 +76,7 @@ class LOCKSTEP_EXPORT VariableValue {
   VariableValue(Mirrored<at::Tensor> value);
   // NOLINTEND(google-explicit-constructor)
 
-  Kind kind() const { return kind_; }
+  Kind kind() const { return kind_; }                                        ///< which of these it holds
   const at::Tensor& tensor() const { return tensor_; }                       ///< for Kind::Tensor
   const c10::Scalar& number() const { return number_; }                      ///< for Kind::Number
   const std::vector<at::Tensor>& components() const { return components_; }  ///< for the other kinds
