@@ -82,7 +82,7 @@ TEST(Tune, RemembersTheNumberForBestCpus) {
   const auto run = [&] {
     Process program({LOCKSTEP_TUNED_PROGRAM, "remembered", folder.path(), "1"}, variables);
     EXPECT_EQ(program.wait(seconds(60)), 0);
-    return program.said();
+    return program.output();
   };
   EXPECT_TRUE(contains(run(), "1 replica on CPUs: none is remembered for a small net")) << run();
   Launch launch(tune({"remembered", folder.path()}, {"--rounds", "1", "--remember"}), variables);
@@ -146,7 +146,7 @@ TEST(Tune, AVariableThatCannotBeReadIsAnError) {
   const TemporaryFolder folder;
   Process program({LOCKSTEP_TUNED_PROGRAM, "loop", folder.path()}, {"LOCKSTEP_TUNE=yes"});
   EXPECT_EQ(program.wait(seconds(20)), 1);
-  EXPECT_TRUE(contains(program.said(), "LOCKSTEP_TUNE cannot be read")) << program.said();
+  EXPECT_TRUE(contains(program.output(), "LOCKSTEP_TUNE cannot be read")) << program.output();
 }
 
 }  // namespace
