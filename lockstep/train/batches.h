@@ -39,7 +39,8 @@ class DistributedSource final : public BatchSource<T> {
 
   void start_pass(Strategy& strategy) override {
     pass_.reset();  // its reader ends before the next one begins
-    pass_.emplace(distributed(strategy).iterator());
+    // The seed of now: after a resume it is the interrupted training's, whatever the program has seeded since.
+    pass_.emplace(distributed(strategy).iterator({.job_seed = strategy.seed()}));
     obstacle_ = distributed(strategy).position_obstacle();
     this->taken_ = 0;
   }

@@ -92,6 +92,17 @@ TEST(Resume, FromAnOlderCheckpointIfTheNewestIsDamaged) {
   EXPECT_EQ(lines.count(newest + " is not used: optimizer.safetensors has 100 bytes, "), 1);
 }
 
+TEST(Resume, AfterAnotherSeedTheRowsAreThoseOfTheInterruptedTraining) {
+  const Outcome expected = uninterrupted(2);
+  for (const std::int64_t step : {3, 8}) {  // before and after the first validation
+    const TemporaryFolder folder;
+    Life first(2, folder), second(2, folder);
+    EXPECT_THROW(first.fit(first.options(SaveIn::kBatch, {.after_step = step})), Killed);
+    second.training().strategy.set_seed(99);
+    expect_same(second.fit(second.options(SaveIn::kBatch)), expected, "killed after step " + std::to_string(step));
+  }
+}
+
 TEST(Resume, StepsPerEpochContinueTheirPass) {
   const auto options = [](const TemporaryFolder& folder, const Kill& kill) {
     return train::FitOptions<Batch>{
