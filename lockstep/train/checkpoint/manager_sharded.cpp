@@ -56,9 +56,11 @@ std::string name_of(const detail::CheckpointWriter& unfinished) {
   return fs::path(unfinished.folder()).filename().string();
 }
 
+/// Shared entries are divided among the workers by size, so their sizes are compared as well.
 workers::Texts names_in(const Snapshot& captured) {
   workers::Texts names;
-  for (const auto& [name, tensor] : captured.shared) names.push_back(str("entry: ", name));
+  for (const auto& [name, tensor] : captured.shared)
+    names.push_back(lockstep::str("entry: ", name, ", ", tensor.scalar_type(), ' ', tensor.sizes()));
   for (const auto& [name, tensors] : captured.by_replica) names.push_back(str("entry by replica: ", name));
   return names;
 }
