@@ -115,8 +115,9 @@ void detail::require_fitting(const Variable::Impl& variable, const at::Tensor& c
 }
 
 bool detail::lies_in(const at::Tensor& tensor, const Variable::Impl& variable) {
+  if (!tensor.has_storage()) return false;  // sparse
   for (const auto& component : variable.values()) {
-    if (tensor.is_alias_of(component)) return true;
+    if (component.has_storage() && tensor.is_alias_of(component)) return true;
   }
   return false;
 }
