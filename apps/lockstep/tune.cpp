@@ -57,8 +57,9 @@ class ReportFolder {
 struct Run {
   TuneReport report;
   Seconds took{};
-  bool is_whole = false;  ///< enough steps, or all that the program takes
-  std::string failure;    ///< how it ended, if it ended before enough steps were seen
+  bool is_whole = false;    ///< enough steps, or all that the program takes
+  bool has_failed = false;  ///< it ended with an error before enough steps were seen
+  std::string failure;      ///< how it ended, if it ended before enough steps were seen
   std::vector<std::string> tail;
 };
 
@@ -85,7 +86,12 @@ class Tuning {
     const ReplicaChoice choice = choose_replicas(measured_);
     std::cout << table_of(measured_) << "best: " << choice.why << "\n";
     if (command_.remember) {
-      remember_replicas(key_here(program_), choice.replicas);
+      if (program_.empty()) {
+        throw UsageError(
+            "not remembered: the program calls ls::best_cpus() with several names, and only its first training is "
+            "measured; measure a program that trains one of the networks");
+      }
+      remember_replicas({program_, cpu_name(), cores_}, choice.replicas);
       std::cout << "remembered for " << program_ << " in " << remembered_replicas_path()
                 << ": a program with ls::best_cpus() uses it\n";
     } else {
@@ -110,17 +116,19 @@ class Tuning {
     const auto run = run_once(one.replicas, round == 0 ? left() / static_cast<double>(to_come) : left());
     if (!run) return false;
     costs_[one.replicas] = run->took.count();
-    if (round > 0 && !run->is_whole) return true;  // out of time
-    if (run->report.steps.empty()) {
+    if (run->has_failed || (round == 0 && run->report.steps.empty())) {
+      one.rounds.clear();
       one.not_measured = run->failure;
       last_tail_ = run->tail;
       return true;
     }
+    if (round > 0 && !run->is_whole) return true;  // out of time
     const TunedStep step = median_step(run->report.steps);
     one.threads = run->report.threads;
     one.rows = step.rows;
     one.rounds.push_back(step.seconds);
     program_ = run->report.program;
+    cores_ = run->report.cores;
     return true;
   }
 
@@ -140,7 +148,9 @@ class Tuning {
       bytes += read_report(file_text(path, bytes), run.report);
       run.took = Clock::now() - begun;
     }
-    run.is_whole = status || are_enough(run.report.steps, round_seconds_);
+    const bool are_seen = are_enough(run.report.steps, round_seconds_);
+    run.is_whole = status || are_seen;
+    run.has_failed = status && !are_seen && !(WIFEXITED(*status) && WEXITSTATUS(*status) == 0);
     // Killed with all that it has started: it has no moment in which it could save, or a script could go on behind it.
     kill_descendants(Deadline::after(std::chrono::seconds(5)));
     read_output(process, lines);
@@ -203,6 +213,7 @@ class Tuning {
   std::vector<ReplicaMeasurement> measured_;
   std::map<int, double> costs_;  ///< seconds of the last run with so many replicas
   std::string program_;
+  int cores_ = 0;  ///< usable by the program, which may have fewer than this process
   std::vector<std::string> last_tail_;
   double round_seconds_ = 0;
   int stopped_by_ = 0;

@@ -23,6 +23,9 @@ namespace fs = std::filesystem;
 
 std::mutex noted_mutex;
 std::string noted;
+bool are_several = false;
+
+constexpr int kMostReplicas = 4096;
 
 /// What comes behind the number in a line.
 std::string rest_of_line(const TuneKey& key) {
@@ -46,11 +49,13 @@ std::string program_key(const std::string& name) {
 
 void note_program_key(const std::string& key) {
   const std::lock_guard lock(noted_mutex);
+  are_several = are_several || (!noted.empty() && noted != key);
   noted = key;
 }
 
 std::string noted_program_key() {
   const std::lock_guard lock(noted_mutex);
+  if (are_several) return "";
   return noted.empty() ? program_key("") : noted;
 }
 
@@ -63,7 +68,8 @@ std::optional<int> find_replicas(std::string_view text, const TuneKey& key) {
     std::istringstream words(line);
     int replicas = 0;
     std::string rest;
-    if (words >> replicas && words.get() == '\t' && std::getline(words, rest) && rest == wanted && replicas > 0)
+    if (words >> replicas && words.get() == '\t' && std::getline(words, rest) && rest == wanted && replicas > 0 &&
+        replicas <= kMostReplicas)
       return replicas;
   }
   return std::nullopt;

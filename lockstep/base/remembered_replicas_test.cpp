@@ -31,7 +31,8 @@ TEST(RememberedReplicas, AreOfOneProgramCpuAndNumberOfCores) {
 }
 
 TEST(RememberedReplicas, LinesThatCannotBeReadAreNoKeys) {
-  for (const char* text : {"", "\n\n", "x\t8\tA CPU\t/home/me/my train\n", "0\t8\tA CPU\t/home/me/my train\n", "4\n"})
+  for (const char* text : {"", "\n\n", "x\t8\tA CPU\t/home/me/my train\n", "0\t8\tA CPU\t/home/me/my train\n",
+                           "2000000000\t8\tA CPU\t/home/me/my train\n", "4\n"})
     EXPECT_EQ(find_replicas(text, kTrain), std::nullopt) << text;
   EXPECT_EQ(find_replicas(with_replicas("nonsense\n4", kTrain, 2), kTrain), 2);
 }

@@ -57,6 +57,9 @@ std::string remarks(const std::vector<ReplicaMeasurement>& measured, bool of_row
   if (of_rows && static_cast<double>(most - least) > kSameBatch * static_cast<double>(least))
     text += str(" A step has ", least, " to ", most,
                 " rows: the batch grows with the replicas, so rows are compared, and the training is another one.");
+  if (!of_rows)
+    text +=
+        " Rows are unknown, so steps are compared: if the batch grows with the replicas, pass it to `run` as an argument.";
   if (spread > kBusyMachine)
     text += str(" Rounds differ by up to ", percent(spread), ": the machine was busy, so measure again.");
   return text;

@@ -47,7 +47,7 @@ TEST(ReplicaChoice, IsTheFastestOrAsFastWithFewerReplicas) {
             "1.67 times"},
            {"a batch that grows", {one(1, {0.010}, 64), one(2, {0.012}, 128)}, 2, "64 to 128 rows"},
            {"a batch that grows in vain", {one(1, {0.010}, 64), one(2, {0.021}, 128)}, 1, "1 replica"},
-           {"rows unknown", {one(1, {0.010}, 0), one(2, {0.008}, 0)}, 2, "1.25 times"},
+           {"rows unknown", {one(1, {0.010}, 0), one(2, {0.008}, 0)}, 2, "Rows are unknown, so steps are compared"},
            {"rows known of some", {one(1, {0.010}, 0), one(2, {0.008}, 64)}, 2, "1.25 times"},
            {"one that failed",
             {one(1, {0.010}), one(2, {0.008}), {.replicas = 4, .not_measured = "it failed"}},

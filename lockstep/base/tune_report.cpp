@@ -1,12 +1,23 @@
 #include "lockstep/base/tune_report.h"
 
 #include <algorithm>
+#include <locale>
 #include <sstream>
+#include <utility>
 
 #include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {
+
+/// Like `str`, whatever locale the program has set: the other side may have a different one.
+template <class... Parts>
+std::string plain(const Parts&... parts) {
+  std::ostringstream out;
+  out.imbue(std::locale::classic());
+  (out << ... << parts);
+  return std::move(out).str();
+}
 
 constexpr std::size_t kFewestSteps = 5;
 
@@ -19,20 +30,21 @@ std::vector<TunedStep> warm(const std::vector<TunedStep>& steps) {
 }  // namespace
 
 std::string head_line(const TuneReport& report) {
-  return str("program ", report.replicas, ' ', report.threads, ' ', report.program, '\n');
+  return plain("program ", report.replicas, ' ', report.threads, ' ', report.cores, ' ', report.program, '\n');
 }
 
-std::string step_line(const TunedStep& step) { return str("step ", step.seconds, ' ', step.rows, '\n'); }
+std::string step_line(const TunedStep& step) { return plain("step ", step.seconds, ' ', step.rows, '\n'); }
 
 std::size_t read_report(std::string_view text, TuneReport& report) {
   const std::size_t size = text.rfind('\n') + 1;  // 0 without a line end
   std::istringstream lines{std::string(text.substr(0, size))};
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
+    words.imbue(std::locale::classic());
     std::string kind;
     words >> kind;
     if (kind == "program") {
-      words >> report.replicas >> report.threads >> std::ws;
+      words >> report.replicas >> report.threads >> report.cores >> std::ws;
       std::getline(words, report.program);
     } else if (TunedStep step; kind == "step" && words >> step.seconds >> step.rows) {
       report.steps.push_back(step);

@@ -16,12 +16,13 @@ struct TunedStep {
 
 /// The file by which such a program reports: a line that says what it is, then one for each step.
 ///
-///     program 2 8 /home/me/train
+///     program 2 8 16 /home/me/train
 ///     step 0.0125 64
 struct TuneReport {
-  int replicas = 0;  ///< 0: it has taken no step yet
-  int threads = 0;   ///< threads of each replica
-  std::string program;
+  int replicas = 0;     ///< 0: it has taken no step yet
+  int threads = 0;      ///< threads of each replica
+  int cores = 0;        ///< usable by the program
+  std::string program;  ///< the name under which its number of replicas is remembered; empty: there are several
   std::vector<TunedStep> steps;
 };
 

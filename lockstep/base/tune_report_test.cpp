@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <locale>
+#include <string>
+
 #include "lockstep/base/tune_request.h"
 
 namespace lockstep {
@@ -16,7 +19,7 @@ TEST(TuneRequest, IsReadAsItWasWritten) {
 }
 
 TEST(TuneReport, IsReadAsItGrows) {
-  const std::string text = head_line({.replicas = 2, .threads = 8, .program = "/home/me/my train"}) +
+  const std::string text = head_line({.replicas = 2, .threads = 8, .cores = 16, .program = "/home/me/my train"}) +
                            step_line({0.25, 64}) + step_line({0.125, 32}) + "step 0.1";
   TuneReport report;
   EXPECT_EQ(read_report("", report), 0u);
@@ -25,11 +28,34 @@ TEST(TuneReport, IsReadAsItGrows) {
   EXPECT_EQ(text.substr(read), "step 0.1");
   EXPECT_EQ(report.replicas, 2);
   EXPECT_EQ(report.threads, 8);
+  EXPECT_EQ(report.cores, 16);
   EXPECT_EQ(report.program, "/home/me/my train");
   EXPECT_EQ(read_report("step 0.125 16\n", report), 14u);
   ASSERT_EQ(report.steps.size(), 3u);
   EXPECT_EQ(report.steps[1].seconds, 0.125);
   EXPECT_EQ(report.steps[2].rows, 16);
+}
+
+struct GroupedNumbers : std::numpunct<char> {
+  char do_decimal_point() const override { return ','; }
+  char do_thousands_sep() const override { return '.'; }
+  std::string do_grouping() const override { return "\3"; }
+};
+
+TEST(TuneReport, IsTheSameInEveryLocale) {
+  const std::locale before = std::locale::global(std::locale(std::locale::classic(), new GroupedNumbers));
+  const TuneRequest request{.replicas = 1024, .seconds = 12.5, .report = "/tmp/1"};
+  const std::string asked = to_text(request), step = step_line({0.25, 4096});
+  TuneReport report;
+  read_report(step, report);
+  const auto parsed = parse_tune_request("1024,12.5,/tmp/1");
+  std::locale::global(before);
+  EXPECT_EQ(asked, "1024,12.5,/tmp/1");
+  EXPECT_EQ(parsed, request);
+  EXPECT_EQ(step, "step 0.25 4096\n");
+  ASSERT_EQ(report.steps.size(), 1u);
+  EXPECT_EQ(report.steps[0].rows, 4096);
+  EXPECT_EQ(report.steps[0].seconds, 0.25);
 }
 
 std::vector<TunedStep> steps(const std::vector<double>& seconds) {

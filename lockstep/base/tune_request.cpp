@@ -1,6 +1,8 @@
 #include "lockstep/base/tune_request.h"
 
+#include <locale>
 #include <sstream>
+#include <utility>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
@@ -9,11 +11,15 @@
 namespace lockstep {
 
 std::string to_text(const TuneRequest& request) {
-  return str(request.replicas, ',', request.seconds, ',', request.report);
+  std::ostringstream out;
+  out.imbue(std::locale::classic());
+  out << request.replicas << ',' << request.seconds << ',' << request.report;
+  return std::move(out).str();
 }
 
 std::optional<TuneRequest> parse_tune_request(std::string_view text) {
   std::istringstream in{std::string(text)};
+  in.imbue(std::locale::classic());  // the program may have set another
   TuneRequest request;
   char first = 0, second = 0;
   in >> request.replicas >> first >> request.seconds >> second;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <numeric>
 #include <ostream>
@@ -44,9 +45,12 @@ class RowsOfRuns final : public detail::RunWatcher {
   mutable int threads = 1;
 };
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begun) { return std::chrono::duration<double>(Clock::now() - begun).count(); }
+
 ReplicaMeasurement measure(int replicas, double seconds,
                            const std::function<std::function<void()>(MirroredStrategy&)>& make_step) {
-  using Clock = std::chrono::steady_clock;
   constexpr int kRounds = 3;
   MirroredStrategy strategy({.devices = cpus(replicas)});
   const auto seen = std::make_shared<RowsOfRuns>();
@@ -55,11 +59,13 @@ ReplicaMeasurement measure(int replicas, double seconds,
   ReplicaMeasurement measured{.replicas = replicas};
   for (int round = 0; round < kRounds; ++round) {
     std::vector<TunedStep> steps;
-    while (!are_enough(steps, seconds / kRounds)) {
+    const auto round_begun = Clock::now();
+    // Asked for enough steps only once the time is over: that looks at all of them.
+    while (seconds_since(round_begun) < seconds / kRounds || !are_enough(steps, 0)) {
       seen->rows = 0;
       const auto begun = Clock::now();
       step();
-      steps.push_back({std::chrono::duration<double>(Clock::now() - begun).count(), seen->rows});
+      steps.push_back({seconds_since(begun), seen->rows});
     }
     const TunedStep middle = median_step(steps);
     measured.rounds.push_back(middle.seconds);
@@ -101,10 +107,20 @@ ReplicaSuggestion suggest_replicas(const std::function<std::function<void()>(Mir
   }
   const RngSnapshot before(shared_generators_of({at::kCPU}));
   ReplicaSuggestion suggestion;
-  for (const int n : options.replicas.empty() ? plan_replicas(usable_cores()) : options.replicas)
-    suggestion.measured.push_back(measure(n, options.seconds, make_step));
+  std::exception_ptr failure;
+  for (const int n : options.replicas.empty() ? plan_replicas(usable_cores()) : options.replicas) {
+    try {
+      suggestion.measured.push_back(measure(n, options.seconds, make_step));
+    } catch (const std::exception& error) {  // with so many replicas some may have no rows, for instance
+      failure = std::current_exception();
+      const std::string text = error.what();
+      suggestion.measured.push_back({.replicas = n, .not_measured = text.substr(0, text.find('\n'))});
+    }
+  }
   before.restore();
   const SharedGenerator seen;  // restoring is not seeding
+  const auto is_measured = [](const ReplicaMeasurement& one) { return !one.rounds.empty(); };
+  if (failure && std::ranges::none_of(suggestion.measured, is_measured)) std::rethrow_exception(failure);
   ReplicaChoice choice = choose_replicas(suggestion.measured);
   suggestion.replicas = choice.replicas;
   suggestion.why = std::move(choice.why);

@@ -102,6 +102,24 @@ TEST(Tune, ANumberThatFailsIsLeftOut) {
   EXPECT_TRUE(contains(launch.out(), "best: 2 replicas")) << launch.out();
 }
 
+TEST(Tune, ANumberThatFailsAfterSomeStepsIsLeftOut) {
+  const TemporaryFolder folder;
+  Launch launch(tune({"crash", folder.path()}, {"--rounds", "1", "-r", "2"}));
+  EXPECT_EQ(launch.wait(seconds(60)), 0) << launch.err();
+  EXPECT_TRUE(contains(line_of(launch.out(), 3), "not measured: exited with code 1")) << launch.out();
+  EXPECT_TRUE(contains(launch.out(), "best: 2 replicas")) << launch.out();
+}
+
+TEST(Tune, AProgramWithSeveralNamesIsNotRemembered) {
+  const TemporaryFolder folder, cache;
+  Launch launch(tune({"names", folder.path()}, {"--rounds", "1", "--remember"}),
+                {"XDG_CACHE_HOME=" + cache.path().string()});
+  EXPECT_EQ(launch.wait(seconds(60)), 2) << launch.out();
+  EXPECT_TRUE(contains(launch.err(), "not remembered: the program calls ls::best_cpus() with several names"))
+      << launch.err();
+  EXPECT_TRUE(content_of(cache).empty());
+}
+
 TEST(Tune, AProgramThatCannotBeMeasuredIsToldWhy) {
   struct Row {
     Strings words;

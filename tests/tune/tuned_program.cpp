@@ -112,6 +112,15 @@ int main(int argc, char** argv) try {
     Training training(ls::cpus(1));
     if (training.strategy.num_replicas_in_sync() > 2) throw std::runtime_error("more than two replicas are too many");
     for (int k = 0; k < steps; ++k) training.step();
+  } else if (what == "crash") {
+    Training training(ls::cpus(1));
+    for (int k = 0; k < steps; ++k) {
+      if (k == 3 && training.strategy.num_replicas_in_sync() > 2) throw std::runtime_error("out of memory");
+      training.step();
+    }
+  } else if (what == "names") {
+    Training training(ls::best_cpus({.name = "a small net"})), other(ls::best_cpus({.name = "another net"}));
+    for (int k = 0; k < steps; ++k) training.step();
   } else if (what == "gpu") {
     Training training(ls::gpus(1));
   } else if (what == "workers") {
