@@ -53,8 +53,8 @@ std::vector<std::string> telling_lines(const std::vector<std::string>& tail);
 /// The number of the last error block ("error[L104]: ..."), or 0.
 int error_number(const std::vector<std::string>& tail);
 
-/// The ending that made the attempt fail, or null. A worker that only reports another's failure is not the cause, nor
-/// is one that the launcher stopped, however early it ended; unless there is no other.
+/// The ending that made the attempt fail, or null. A worker that only reports another's failure, or that the launcher
+/// stopped, is the cause only if there is no other.
 const Ending* root_cause(const Attempt& attempt);
 
 /// Whether it only reports another worker's failure.
