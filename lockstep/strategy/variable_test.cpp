@@ -108,6 +108,15 @@ TEST_F(VariableTest, ComponentsShareMemoryWithNothing) {
   EXPECT_FALSE(v.values()[0].is_alias_of(v.initial_value()));
 }
 
+TEST_F(VariableTest, SparseValuesCanBeAssigned) {
+  const at::Tensor dense = at::ones({3}).diag();
+  Variable variable = strategy.make_variable(
+      dense.to_sparse(), {.synchronization = Synchronization::OnRead, .aggregation = Aggregation::OnlyFirstReplica});
+  const at::Tensor twice = dense.mul(2).to_sparse();
+  strategy.run([&] { variable.assign(twice); });
+  for (const at::Tensor& component : variable.values()) EXPECT_TRUE(component.to_dense().equal(dense.mul(2)));
+}
+
 TEST_F(VariableTest, AHandleIsTheVariableAndItsEndTheEndOfTheComponents) {
   c10::weak_intrusive_ptr<c10::TensorImpl> component(at::ones({}).getIntrusivePtr());
   at::Tensor kept;
